@@ -1,0 +1,58 @@
+# Each target does its own set-up: it makes .venv and installs what it needs, with uv if there is one, else pip.
+.PHONY: demo test stress lint format bench clean
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+define install
+	@if command -v uv >/dev/null 2>&1; then \
+	  { [ -x $(BIN)/python ] || uv venv --quiet --python $(PYTHON) .venv; } && uv pip install --quiet --python $(BIN)/python -e '.[$(1)]'; \
+	else \
+	  { [ -x $(BIN)/python ] || $(PYTHON) -m venv .venv; } && $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]'; \
+	fi
+	@touch $@
+endef
+
+.PHONY: help
+help:
+	@echo "make demo    several processes share one limit, live (about 15 seconds)"
+	@echo "make test    lint, types and all tests"
+	@echo "make stress  the load tests, longer"
+	@echo "make bench   headgate and its peers in one run"
+	@echo "make lint    lint and types only"
+	@echo "make format  let ruff format the code"
+
+.venv/cli: pyproject.toml
+	$(call install,cli)
+
+.venv/dev: pyproject.toml
+	$(call install,dev)
+
+.venv/bench: pyproject.toml
+	$(call install,bench)
+
+demo: .venv/cli
+	$(BIN)/headgate demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+stress: .venv/dev
+	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load --timeout 600
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/bench
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,98 @@
+"""Requests, answers, and the decision between them.
+
+A request names buckets and amounts. `decide` answers it all or nothing: it passes on every bucket, or
+it changes none. A store brings the buckets and makes the decision atomic; it decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from .bucket import Bucket
+from .limit import Limit
+from .units import MILLI
+
+
+class Mode(Enum):
+    TAKE = "take"  # if every bucket allows it within max_wait_ms
+    FORCE = "force"  # whatever the buckets say
+    PEEK = "peek"  # look, change nothing
+    PENALIZE = "penalize"
+
+
+TAKE, FORCE, PEEK, PENALIZE = Mode
+
+
+class Charge(NamedTuple):
+    """An amount on one bucket: the one of `limit` under `key` (see names.bucket_key)."""
+
+    key: str
+    limit: Limit
+    amount_milli: int
+
+
+class Request(NamedTuple):
+    """One atomic request. It names a bucket at most once."""
+
+    mode: Mode
+    charges: tuple[Charge, ...]
+    max_wait_ms: int = 0
+    block_ms: int = 0
+    keep_milli: int = MILLI
+
+
+def refund(request: Request) -> Request:
+    """The request that gives back what `request` took."""
+    return Request(FORCE, tuple(Charge(key, limit, -amount_milli) for key, limit, amount_milli in request.charges))
+
+
+Level: TypeAlias = "tuple[int, int | None]"
+
+
+class Answer:
+    """What became of a request.
+
+    `wait_ms`: how long a reservation sleeps, or how long a refused request would have to wait.
+    `levels`: for each charge in order, what its bucket has left in millitokens and its own wait.
+    """
+
+    __slots__ = ("allowed", "levels", "wait_ms")
+
+    def __init__(self, allowed: bool, wait_ms: int | None, levels: Sequence[Level]) -> None:
+        self.allowed = allowed
+        self.wait_ms = wait_ms
+        self.levels = levels
+
+
+def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
+    """Answer a request on its buckets, one for each charge in order, and leave them as they are afterwards."""
+    mode, charges, max_wait_ms, block_ms, keep_milli = request
+    looked: list[tuple[Bucket, int, int | None]] = []
+    longest: int | None = 0
+    for (_, limit, amount_milli), bucket in zip(charges, buckets):
+        bucket.settle(now_ms)
+        if bucket.limit is not limit and bucket.limit != limit:
+            if mode is PEEK:
+                bucket = copy(bucket)
+            bucket.reshape(limit)
+        wait_ms = bucket.wait_ms(amount_milli)
+        looked.append((bucket, amount_milli, wait_ms))
+        if wait_ms != 0:
+            longest = None if wait_ms is None or longest is None else max(longest, wait_ms)
+
+    allowed = True
+    if mode is TAKE:
+        allowed = longest is not None and longest <= max_wait_ms
+        if allowed:
+            for bucket, amount_milli, _ in looked:
+                bucket.take(amount_milli)
+    elif mode is FORCE:
+        for bucket, amount_milli, _ in looked:
+            bucket.force(amount_milli)
+    elif mode is PENALIZE:
+        for bucket, _, _ in looked:
+            bucket.penalize(block_ms, keep_milli)
+    return Answer(allowed, longest, [(bucket.available_milli(), wait_ms) for bucket, _, wait_ms in looked])

@@ -1,0 +1,157 @@
+"""`Limit`: how much, how fast. A value; it knows nothing about who is limited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from .errors import ValidationError
+from .names import check_limit_name
+from .units import MILLI, Number, from_milli, seconds_to_ms, tokens_to_milli
+
+_UNITS_MS = {"ms": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_ALIASES = {
+    "millisecond": "ms", "s": "second", "sec": "second", "m": "minute", "min": "minute",
+    "h": "hour", "hr": "hour", "d": "day", "w": "week",
+}  # fmt: skip
+_NUMBER = r"\d[\d_]*(?:\.\d+)?"
+_SPEC = re.compile(
+    rf"\s*(?P<amount>{_NUMBER})\s*(?:/|\s+per\s+)\s*(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+)"
+    rf"(?:\s+burst\s+(?P<burst>{_NUMBER}))?\s*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Limit:
+    """A token bucket's shape: `capacity` tokens at most, `refill_amount` more every `refill_period_seconds`.
+
+    Numbers are whole or multiples of 0.001. The factories say the same in fewer words:
+
+        Limit.per_minute("rpm", 100)                 # 100 a minute, a burst of 100
+        Limit.per_minute("tpm", 10_000, burst=15_000)
+        Limit.parse("rpm", "100/minute burst 150")
+    """
+
+    name: str
+    capacity_milli: int = field(repr=False)
+    refill_milli: int = field(repr=False)
+    period_ms: int = field(repr=False)
+
+    def __init__(self, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> None:
+        put = object.__setattr__
+        put(self, "name", check_limit_name(name))
+        put(self, "capacity_milli", tokens_to_milli(capacity, f"capacity of limit {name!r}"))
+        put(self, "refill_milli", tokens_to_milli(refill_amount, f"refill_amount of limit {name!r}"))
+        put(self, "period_ms", seconds_to_ms(refill_period_seconds, f"refill_period_seconds of limit {name!r}"))
+
+    @property
+    def capacity(self) -> int | float:
+        return from_milli(self.capacity_milli)
+
+    @property
+    def refill_amount(self) -> int | float:
+        return from_milli(self.refill_milli)
+
+    @property
+    def refill_period_seconds(self) -> int | float:
+        return from_milli(self.period_ms)
+
+    @classmethod
+    def custom(cls, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> Limit:
+        return cls(name, capacity, refill_amount, refill_period_seconds)
+
+    @classmethod
+    def per_second(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 1)
+
+    @classmethod
+    def per_minute(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 60)
+
+    @classmethod
+    def per_hour(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 3_600)
+
+    @classmethod
+    def per_day(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 86_400)
+
+    @classmethod
+    def parse(cls, name: str, spec: str) -> Limit:
+        """Read `"100/minute"`, `"100/minute burst 150"`, `"5 per 10 seconds"`, `"0.5/hour"`, `"1_000_000/day"`."""
+        found = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
+        unit = _unit(found["unit"]) if found else None
+        if found is None or unit is None:
+            raise ValidationError(
+                f"limit {name!r} cannot be read from {spec!r}: write it like '100/minute', '5/10s' or "
+                "'100/minute burst 150' (units: ms, second, minute, hour, day, week)"
+            )
+        amount, burst = Decimal(found["amount"]), Decimal(found["burst"] or found["amount"])
+        return cls(name, burst, amount, Decimal(found["count"] or 1) * _UNITS_MS[unit] / MILLI)
+
+    @classmethod
+    def from_stored(cls, name: str, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
+        """Rebuild a limit from its own numbers, which were checked when it was made."""
+        limit = object.__new__(cls)
+        put = object.__setattr__
+        put(limit, "name", name)
+        put(limit, "capacity_milli", capacity_milli)
+        put(limit, "refill_milli", refill_milli)
+        put(limit, "period_ms", period_ms)
+        return limit
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "capacity": self.capacity,
+            "refill_amount": self.refill_amount,
+            "refill_period_seconds": self.refill_period_seconds,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Limit:
+        try:
+            return cls(data["name"], data["capacity"], data["refill_amount"], data["refill_period_seconds"])
+        except KeyError as missing:
+            raise ValidationError(f"limit {dict(data)!r} lacks {missing}") from None
+
+    def __str__(self) -> str:
+        """The spelling that `parse` reads back."""
+        unit = next(unit for unit, unit_ms in reversed(_UNITS_MS.items()) if self.period_ms % unit_ms == 0)
+        count = self.period_ms // _UNITS_MS[unit]
+        burst = "" if self.capacity_milli == self.refill_milli else f" burst {_plain(self.capacity_milli)}"
+        return f"{_plain(self.refill_milli)}/{unit if count == 1 else f'{count}{unit}'}{burst}"
+
+    def __repr__(self) -> str:
+        return f"Limit({self.name!r}, {self.capacity}, {self.refill_amount}, {self.refill_period_seconds})"
+
+
+def _unit(word: str) -> str | None:
+    word = word.lower()
+    for name in (word, word.removesuffix("s")):
+        name = _ALIASES.get(name, name)
+        if name in _UNITS_MS:
+            return name
+    return None
+
+
+def _plain(milli: int) -> str:
+    return f"{Decimal(milli) / MILLI:f}"
+
+
+def by_name(limits: Iterable[Limit]) -> dict[str, Limit]:
+    """Limits by their names; two of one name are refused."""
+    if isinstance(limits, (str, bytes, Limit)):
+        raise ValidationError(f"limits must be a list of Limit, not {limits!r}")
+    named: dict[str, Limit] = {}
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise ValidationError(f"limits must be Limit objects, not {limit!r}")
+        if limit.name in named:
+            raise ValidationError(f"limit {limit.name!r} is given twice; names in one list must differ")
+        named[limit.name] = limit
+    return named

@@ -1,0 +1,53 @@
+"""Identifiers and the keys made of them. `#` separates, so it is in no identifier."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .errors import ValidationError
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
+_RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,255}")
+_LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def _checked(pattern: re.Pattern[str], value: Any, what: str, rule: str) -> str:
+    if not isinstance(value, str):
+        raise ValidationError(f"{what} must be a string, not {value!r}")
+    if not pattern.fullmatch(value):
+        shown = repr(value if len(value) <= 80 else value[:77] + "...")
+        length = f" ({len(value)} characters)" if len(value) > 80 else ""
+        raise ValidationError(f"{what} {shown}{length} is not allowed: {rule}")
+    return value
+
+
+def check_entity_id(value: Any, what: str = "entity_id") -> str:
+    rule = "1 to 256 of A-Z a-z 0-9 _ . : @ - and the first a letter or digit"
+    return _checked(_IDENTIFIER, value, what, rule)
+
+
+def check_namespace(value: Any) -> str:
+    return check_entity_id(value, "namespace")
+
+
+def check_resource(value: Any) -> str:
+    rule = "1 to 256 of A-Z a-z 0-9 _ . : @ / - and the first a letter or digit"
+    return _checked(_RESOURCE, value, "resource", rule)
+
+
+def check_limit_name(value: Any) -> str:
+    rule = "1 to 64 of A-Z a-z 0-9 _ . - and the first a letter"
+    return _checked(_LIMIT_NAME, value, "limit name", rule)
+
+
+def bucket_key(namespace: str, entity_id: str, resource: str) -> str:
+    """Where all buckets of an entity on a resource are kept together."""
+    return f"{namespace}/{entity_id}#{resource}"
+
+
+def parse_bucket_key(key: str) -> tuple[str, str, str]:
+    """Namespace, entity id and resource of a bucket key."""
+    namespace, _, rest = key.partition("/")
+    entity_id, _, resource = rest.partition("#")
+    return namespace, entity_id, resource

@@ -1,0 +1,89 @@
+"""The cold side of a store: small JSON documents with a version, and the changes made to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from .bucket import Bucket
+
+T = TypeVar("T")
+
+ABSENT = 0  # as an expected version: the record must not exist
+
+
+class Page(list[T], Generic[T]):
+    """A list that knows where the next one starts: pass `cursor` back, until it is None."""
+
+    def __init__(self, items: list[T], cursor: str | None = None) -> None:
+        super().__init__(items)
+        self.cursor = cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    key: str
+    value: dict[str, Any]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a record. `expected` is the version it must have (ABSENT: none), or None for any."""
+
+    key: str
+    value: dict[str, Any]
+    expected: int | None = None
+    expires_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Change nothing, but let the other changes happen only if this record has this version."""
+
+    key: str
+    expected: int
+
+
+Change = Put | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """All buckets of an entity on a resource, settled."""
+
+    entity_id: str
+    resource: str
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Whoever is limited: a tenant, a user, an API key, a vendor. May hang below a parent."""
+
+    entity_id: str
+    name: str | None = None
+    parent_id: str | None = None
+    cascade: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.entity_id
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "entity_id": self.entity_id,
+            "name": self.name,
+            "parent_id": self.parent_id,
+            "cascade": self.cascade,
+            "metadata": self.metadata,
+            "version": self.version,
+        }

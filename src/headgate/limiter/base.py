@@ -1,0 +1,91 @@
+"""What both limiters are made of: the checked settings, the clock, the cache of chains."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal, TypeAlias
+
+from ..core.errors import LimiterClosed, ValidationError
+from ..core.names import check_namespace
+from .cache import CacheStats, ChainCache
+from .clock import Clock, SystemClock
+
+OnUnavailable: TypeAlias = Literal["block", "allow"]
+OnError: TypeAlias = Literal["rollback", "keep"]
+
+
+def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> Any:
+    if value not in choices:
+        raise ValidationError(f"{what} must be {' or '.join(map(repr, choices))}, not {value!r}")
+    return value
+
+
+def check_on_unavailable(value: Any) -> OnUnavailable:
+    return check_choice(value, "on_unavailable", ("block", "allow"))  # type: ignore[no-any-return]
+
+
+def check_on_error(value: Any) -> OnError:
+    return check_choice(value, "on_error", ("rollback", "keep"))  # type: ignore[no-any-return]
+
+
+def _check_seconds(value: Any, what: str, *, zero: bool) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not (0 <= value < float("inf")) or (value == 0 and not zero):
+        raise ValidationError(f"{what} must be a number of seconds{'' if zero else ' above zero'}, not {value!r}")
+    return float(value)
+
+
+class BaseLimiter:
+    """Which call?
+
+    Most callers want `acquire`: it raises if the limit is reached, and gives back what it took if the body
+    fails. `acquire(max_wait=...)` waits its turn instead of raising. `try_acquire` answers with a `Decision`
+    and leaves the rest to the caller: an HTTP server that sends a 429. `adjust` states what has already
+    happened and never refuses. `available` and `time_until_available` only look.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        on_unavailable: OnUnavailable = "block",
+        coalesce: bool = True,
+        config_cache_ttl: float = 60.0,
+        store_timeout: float = 1.0,
+    ) -> None:
+        self.url = url
+        self.namespace = check_namespace(namespace)
+        self.on_unavailable = check_on_unavailable(on_unavailable)
+        self._coalesce = bool(coalesce)
+        self._store_timeout = _check_seconds(store_timeout, "store_timeout", zero=False)
+        if clock is not None and not callable(getattr(clock, "now_ms", None)):
+            raise ValidationError(f"clock must have a method now_ms(), and {clock!r} has none")
+        self._clock: Clock = clock or SystemClock()
+        self._clock_given = clock is not None
+        ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
+        self._cache = ChainCache(ttl, clock.now_ms if clock else _monotonic_ms)
+        self._closed = False
+        self._open()
+
+    def _open(self) -> None:
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LimiterClosed(f"this {type(self).__name__} for {self.url!r} is closed; make a new one")
+
+    def invalidate_config_cache(self) -> None:
+        """Forget what was read about limits and entities; the next acquire reads it again."""
+        self._cache.clear()
+
+    def get_cache_stats(self) -> CacheStats:
+        return self._cache.stats()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, namespace={self.namespace!r})"
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

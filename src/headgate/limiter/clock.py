@@ -1,0 +1,32 @@
+"""Reading the time, and passing it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Anything with `now_ms()`. If it has `sleep` and `asleep` too, waiting is left to them."""
+
+    def now_ms(self) -> int: ...
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def sleep_on(clock: Clock, seconds: float) -> None:
+    getattr(clock, "sleep", time.sleep)(seconds)
+
+
+async def asleep_on(clock: Clock, seconds: float) -> None:
+    await getattr(clock, "asleep", asyncio.sleep)(seconds)

@@ -1,0 +1,225 @@
+"""Coalescing: while one call to the store is under way, requests queue up, and the next call takes them all.
+
+No timer and no added latency: a request that finds nothing under way leaves at once. Requests are sent in the
+order in which they came, so the answers are those of one call each.
+
+Cancellation. A take that is cancelled has no effect: it is withdrawn if it was not sent yet, otherwise it is
+given back as soon as its answer is known. A force that is cancelled is sent and lands all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from ..core.decide import Answer, Mode, Request, refund
+from ..core.errors import RateLimiterUnavailable
+
+MAX_BATCH = 512
+
+
+class _ThreadEntry:
+    __slots__ = ("answer", "error", "gate", "leads", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.answer: Answer | None = None
+        self.error: BaseException | None = None
+        self.leads = False
+        self.gate = threading.Lock()  # released by whoever has news for this thread
+        self.gate.acquire()
+
+    def result(self) -> Answer:
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
+
+class ThreadCoalescer:
+    """Group commit. The first thread to come leads: it sends everything that waits, its own request included,
+    answers the others, and appoints the next leader if more have come in the meantime."""
+
+    def __init__(self, settle: Callable[[Sequence[Request]], list[Answer]]) -> None:
+        self._settle = settle
+        self._reset()
+        _thread_coalescers.add(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._queue: list[_ThreadEntry] = []
+        self._led = False
+
+    def settle(self, request: Request) -> Answer:
+        entry = _ThreadEntry(request)
+        with self._mutex:
+            self._queue.append(entry)
+            if not self._led:
+                self._led = entry.leads = True
+        try:
+            if not entry.leads:
+                entry.gate.acquire()
+            if entry.leads:
+                self._lead(entry)
+        except BaseException:
+            self._abandon(entry)
+            raise
+        return entry.result()
+
+    def _lead(self, leader: _ThreadEntry) -> None:
+        with self._mutex:
+            batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
+        try:
+            answers = self._settle([entry.request for entry in batch])
+            for entry, answer in zip(batch, answers):
+                entry.answer = answer
+        except Exception as error:
+            for entry in batch:
+                entry.error = error
+        except BaseException:
+            for entry in batch:
+                entry.error = RateLimiterUnavailable("the call was interrupted in the thread that made it")
+            raise
+        finally:
+            leader.leads = False
+            with self._mutex:
+                successor = self._queue[0] if self._queue else None
+                self._led = successor is not None
+                if successor is not None:
+                    successor.leads = True
+            for entry in batch:
+                if entry is not leader:
+                    entry.gate.release()
+            if successor is not None:
+                successor.gate.release()
+
+    def _abandon(self, entry: _ThreadEntry) -> None:
+        """This thread was interrupted (KeyboardInterrupt): leave nothing taken, and nobody waiting for it."""
+        with self._mutex:
+            if entry in self._queue and not entry.leads:
+                self._queue.remove(entry)
+                return
+        if entry.leads:
+            self._lead(entry)
+        elif entry.answer is None and entry.error is None:
+            entry.gate.acquire()
+        if entry.request.mode is Mode.TAKE and entry.answer is not None and entry.answer.allowed:
+            self.settle(refund(entry.request))
+
+
+_thread_coalescers: weakref.WeakSet[ThreadCoalescer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # The leader and the waiting threads stayed behind in the parent.
+    for coalescer in _thread_coalescers:
+        coalescer._reset()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class _TaskEntry:
+    __slots__ = ("answer", "future", "landed", "request", "sent")
+
+    def __init__(self, request: Request, future: asyncio.Future[Answer]) -> None:
+        self.request = request
+        self.future = future
+        self.answer: Answer | None = None
+        self.sent = False
+        self.landed: asyncio.Future[None] | None = None  # for a caller that was cancelled, whose future is gone
+
+    def land(self, answer: Answer | None, error: Exception | None) -> None:
+        self.answer = answer
+        if self.landed is not None:
+            self.landed.set_result(None)
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            assert answer is not None
+            self.future.set_result(answer)
+
+
+class TaskCoalescer:
+    """The same for tasks. A flight is a task of its own, so that no caller's cancellation can hurt another's request.
+
+    With `together` False every request flies alone and at once.
+    """
+
+    def __init__(self, settle: Callable[[Sequence[Request]], Awaitable[list[Answer]]], *, together: bool) -> None:
+        self._settle = settle
+        self._together = together
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: list[_TaskEntry] = []
+        self._flying = False
+        self._flights: set[asyncio.Task[None]] = set()
+
+    async def settle(self, request: Request) -> Answer:
+        entry = self._submit(request)
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            if request.mode is Mode.TAKE:
+                await _to_the_end(self._undo(entry))
+            raise
+
+    def _submit(self, request: Request) -> _TaskEntry:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # Nothing of an earlier event loop can still arrive.
+            self._loop, self._queue, self._flying = loop, [], False
+        entry = _TaskEntry(request, loop.create_future())
+        self._queue.append(entry)
+        if not self._flying or not self._together:
+            self._flying = True
+            flight = loop.create_task(self._fly())
+            self._flights.add(flight)  # the loop itself holds tasks only weakly
+            flight.add_done_callback(self._flights.discard)
+        return entry
+
+    async def _fly(self) -> None:
+        size = MAX_BATCH if self._together else 1
+        while self._queue:
+            batch, self._queue = self._queue[:size], self._queue[size:]
+            for entry in batch:
+                entry.sent = True
+            try:
+                answers = await self._settle([entry.request for entry in batch])
+            except Exception as error:
+                for entry in batch:
+                    entry.land(None, error)
+            except BaseException:
+                self._flying = False
+                raise
+            else:
+                for entry, answer in zip(batch, answers):
+                    entry.land(answer, None)
+        self._flying = False
+
+    async def _undo(self, entry: _TaskEntry) -> None:
+        if not entry.sent:
+            self._queue.remove(entry)
+            return
+        if entry.answer is None:
+            entry.landed = asyncio.get_running_loop().create_future()
+            await entry.landed
+        if entry.answer is not None and entry.answer.allowed:
+            await self._submit(refund(entry.request)).future
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for it, whoever else may cancel us meanwhile; it takes no longer than the store's deadline."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
+        except Exception:
+            break

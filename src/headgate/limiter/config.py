@@ -1,0 +1,202 @@
+"""Stored limits: four levels, the most specific wins. And how an acquire finds its chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..core.errors import EntityNotFound, ValidationError
+from ..core.limit import Limit, by_name
+from ..core.names import bucket_key, check_entity_id, check_resource
+from ..core.records import Delete, Page, Put, Record
+from ..plan import GetRecords, ListRecords, Plan, WriteRecords
+from . import keys
+from .base import BaseLimiter, OnUnavailable, check_on_unavailable
+from .chain import Chain, Link
+
+MAX_ANCESTORS = 8
+SOURCES = ("entity", "entity_default", "resource", "system")
+
+
+# Finding the chain
+
+
+def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Plan[Chain]:
+    chain = limiter._cache.get(entity_id, resource) if isinstance(entity_id, str) else None
+    if chain is None:
+        generation = limiter._cache.generation
+        chain = yield from _read_chain_plan(limiter, check_entity_id(entity_id), check_resource(resource))
+        limiter._cache.put(entity_id, resource, chain, generation)
+    return chain if limits is None else chain.under(by_name(limits))
+
+
+def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[Chain]:
+    entity, limits, source, on_unavailable = yield from _read_link_plan(limiter, entity_id, resource)
+    links = [Link(entity_id, bucket_key(limiter.namespace, entity_id, resource), limits)]
+    parent_id = entity.get("parent_id") if entity and entity.get("cascade") else None
+    while parent_id is not None:
+        if len(links) > MAX_ANCESTORS:
+            raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
+        parent, limits, _, _ = yield from _read_link_plan(limiter, parent_id, resource)
+        if parent is None:
+            raise EntityNotFound(parent_id, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
+        links.append(Link(parent_id, bucket_key(limiter.namespace, parent_id, resource), limits))
+        parent_id = parent.get("parent_id")
+    return Chain(links, resource, source, on_unavailable)
+
+
+def _read_link_plan(
+    limiter: BaseLimiter, entity_id: str, resource: str
+) -> Plan[tuple[dict[str, Any] | None, Mapping[str, Limit], str | None, str | None]]:
+    """An entity's record, its limits, which level they are from, and the stored outage policy."""
+    namespace = limiter.namespace
+    entity, *levels = yield from GetRecords(
+        [
+            keys.entity_key(namespace, entity_id),
+            keys.entity_limits_key(namespace, entity_id, resource),
+            keys.entity_limits_key(namespace, entity_id, None),
+            keys.resource_limits_key(namespace, resource),
+            keys.system_limits_key(namespace),
+        ]
+    )
+    limits: Mapping[str, Limit] = {}
+    source = None
+    for level, record in zip(SOURCES, levels):
+        if record is not None and record.value["limits"]:
+            limits, source = by_name(_limits(record)), level
+            break
+    system = levels[-1]
+    policy = system.value.get("on_unavailable") if system else None
+    return entity.value if entity else None, limits, source, policy
+
+
+def _limits(record: Record | None) -> list[Limit]:
+    return [Limit.from_dict(limit) for limit in record.value["limits"]] if record else []
+
+
+def _value(limits: Iterable[Limit]) -> dict[str, Any]:
+    named = by_name(limits)
+    if not named:
+        raise ValidationError("limits must not be empty; to remove stored limits, delete them")
+    return {"limits": [limit.as_dict() for limit in named.values()]}
+
+
+def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[tuple[list[Limit], str | None]]:
+    """The limits an acquire would obey, and their source: entity, entity_default, resource, system or None."""
+    chain = yield from chain_plan(limiter, entity_id, resource, None)
+    return list(chain.links[0].limits.values()), chain.source
+
+
+# An entity's own
+
+
+def set_limits_plan(
+    limiter: BaseLimiter, entity_id: str, limits: Sequence[Limit], resource: str | None = None
+) -> Plan[None]:
+    """Store an entity's limits on a resource, or (resource None) its default for all of them."""
+    namespace, entity_id = limiter.namespace, check_entity_id(entity_id)
+    resource = None if resource is None else check_resource(resource)
+    yield from WriteRecords(
+        [
+            Put(keys.entity_limits_key(namespace, entity_id, resource), _value(limits)),
+            Put(keys.custom_key(namespace, resource, entity_id), {}),
+        ]
+    )
+    limiter._cache.clear()
+
+
+def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[Limit]]:
+    """The limits stored for an entity at exactly this level; [] if there are none."""
+    resource = None if resource is None else check_resource(resource)
+    key = keys.entity_limits_key(limiter.namespace, check_entity_id(entity_id), resource)
+    (record,) = yield from GetRecords([key])
+    return _limits(record)
+
+
+def delete_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[bool]:
+    """Remove an entity's limits at this level. False if there were none."""
+    namespace, entity_id = limiter.namespace, check_entity_id(entity_id)
+    resource = None if resource is None else check_resource(resource)
+    key = keys.entity_limits_key(namespace, entity_id, resource)
+    return (yield from _delete_plan(limiter, [key, keys.custom_key(namespace, resource, entity_id)]))
+
+
+def list_entities_with_custom_limits_plan(
+    limiter: BaseLimiter, resource: str | None, *, limit: int = 100, cursor: str | None = None
+) -> Plan[Page[str]]:
+    """Ids of the entities with limits of their own on a resource (None: with a default of their own)."""
+    resource = None if resource is None else check_resource(resource)
+    return (yield from _list_plan(keys.custom_prefix(limiter.namespace, resource), cursor, limit))
+
+
+# Of a resource
+
+
+def set_resource_defaults_plan(limiter: BaseLimiter, resource: str, limits: Sequence[Limit]) -> Plan[None]:
+    """Store the limits of everyone on a resource who has none of their own."""
+    key = keys.resource_limits_key(limiter.namespace, check_resource(resource))
+    yield from WriteRecords([Put(key, _value(limits))])
+    limiter._cache.clear()
+
+
+def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[list[Limit]]:
+    (record,) = yield from GetRecords([keys.resource_limits_key(limiter.namespace, check_resource(resource))])
+    return _limits(record)
+
+
+def delete_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[bool]:
+    key = keys.resource_limits_key(limiter.namespace, check_resource(resource))
+    return (yield from _delete_plan(limiter, [key]))
+
+
+def list_resources_with_defaults_plan(
+    limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None
+) -> Plan[Page[str]]:
+    """Names of the resources that have defaults."""
+    return (yield from _list_plan(keys.resources_prefix(limiter.namespace), cursor, limit))
+
+
+# Of the system
+
+
+def set_system_defaults_plan(
+    limiter: BaseLimiter, limits: Sequence[Limit], on_unavailable: OnUnavailable | None = None
+) -> Plan[None]:
+    """Store the limits of everyone everywhere who has no others, and what happens when the store is away."""
+    value = _value(limits)
+    if on_unavailable is not None:
+        value["on_unavailable"] = check_on_unavailable(on_unavailable)
+    yield from WriteRecords([Put(keys.system_limits_key(limiter.namespace), value)])
+    limiter._cache.clear()
+
+
+def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[list[Limit]]:
+    (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
+    return _limits(record)
+
+
+def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable | None]:
+    """The outage policy stored with the system defaults."""
+    (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
+    return record.value.get("on_unavailable") if record else None
+
+
+def delete_system_defaults_plan(limiter: BaseLimiter) -> Plan[bool]:
+    return (yield from _delete_plan(limiter, [keys.system_limits_key(limiter.namespace)]))
+
+
+# All levels
+
+
+def _delete_plan(limiter: BaseLimiter, doomed: Sequence[str]) -> Plan[bool]:
+    record, *_ = yield from GetRecords(doomed)
+    yield from WriteRecords([Delete(key) for key in doomed])
+    limiter._cache.clear()
+    return record is not None
+
+
+def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:
+    if not isinstance(limit, int) or limit < 1:
+        raise ValidationError(f"limit must be a whole number above zero, not {limit!r}")
+    page = yield from ListRecords(prefix, cursor, limit)
+    return Page([keys.last_part(record.key) for record in page], page.cursor)

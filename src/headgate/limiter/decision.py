@@ -1,0 +1,90 @@
+"""The answer to an acquire."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from ..core.decide import Answer, Request
+from ..core.names import parse_bucket_key
+from ..core.status import LimitStatus
+from ..core.units import MILLI, from_milli
+from .chain import Chain
+
+L = TypeVar("L")
+L_co = TypeVar("L_co", covariant=True)
+
+
+class LeaseMaker(Protocol[L_co]):
+    def _make_lease(self, chain: Chain, request: Request | None, on_error: str) -> L_co: ...
+
+
+class Decision(Generic[L]):
+    """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None.
+
+    `degraded`: it passed because the store was away and the policy is "allow"; nothing was counted.
+    """
+
+    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_on_error", "_request", "allowed", "degraded")
+
+    def __init__(
+        self,
+        limiter: LeaseMaker[L],
+        chain: Chain,
+        request: Request | None,
+        answer: Answer | None,
+        on_error: str = "rollback",
+    ) -> None:
+        self.allowed = answer is None or answer.allowed
+        self.degraded = answer is None
+        self._limiter = limiter
+        self._chain = chain
+        self._request = request
+        self._answer = answer
+        self._on_error = on_error
+        self._lease: L | None = None
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def lease(self) -> L | None:
+        if self._lease is None and self.allowed:
+            self._lease = self._limiter._make_lease(self._chain, self._request, self._on_error)
+        return self._lease
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """0.0 if it passed; otherwise seconds until the same request would, None if it never will."""
+        if self.allowed or self._answer is None:
+            return 0.0
+        return None if self._answer.wait_ms is None else self._answer.wait_ms / MILLI
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        """Every limit that was checked, the entity's first, then its ancestors'."""
+        return statuses(self._request, self._answer) if self._request and self._answer else []
+
+    def __repr__(self) -> str:
+        if self.allowed:
+            return f"Decision(allowed=True{', degraded=True' if self.degraded else ''})"
+        return f"Decision(allowed=False, retry_after_seconds={self.retry_after_seconds})"
+
+
+def statuses(request: Request, answer: Answer) -> list[LimitStatus]:
+    found = []
+    for (key, limit, amount_milli), (available_milli, wait_ms) in zip(request.charges, answer.levels):
+        _, entity_id, resource = parse_bucket_key(key)
+        exceeded = not answer.allowed and (wait_ms is None or wait_ms > request.max_wait_ms)
+        found.append(
+            LimitStatus(
+                entity_id=entity_id,
+                resource=resource,
+                limit_name=limit.name,
+                limit=limit,
+                available=available_milli // MILLI,
+                requested=from_milli(amount_milli),
+                exceeded=exceeded,
+                retry_after_ms=wait_ms if exceeded else 0,
+            )
+        )
+    return found

@@ -1,0 +1,180 @@
+"""Entities: create, read, change, delete. Changes are optimistic: they fail if someone else was faster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..core.errors import EntityExists, EntityNotFound, ValidationError, VersionConflict
+from ..core.names import bucket_key, check_entity_id
+from ..core.records import ABSENT, Change, Check, Delete, Entity, Page, Put, Record
+from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
+from . import keys
+from .base import BaseLimiter
+from .config import MAX_ANCESTORS
+
+
+class Unchanged:
+    """Says of an argument of update_entity() that it was not given."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED = Unchanged()
+
+
+def create_entity_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    *,
+    name: str | None = None,
+    parent_id: str | None = None,
+    cascade: bool = False,
+    metadata: dict[str, Any] | None = None,
+) -> Plan[Entity]:
+    """Make an entity. With `cascade`, what it acquires counts on every ancestor too.
+
+    Limits need no entity: one has to be created only for a parent, a name or metadata.
+    """
+    check_entity_id(entity_id)
+    value = _checked(name, parent_id, cascade, metadata)
+    key = keys.entity_key(limiter.namespace, entity_id)
+    changes: list[Change] = [Put(key, value, ABSENT)]
+    if parent_id is not None:
+        parent = yield from _check_parent_plan(limiter, entity_id, parent_id)
+        changes.append(Check(parent.key, parent.version))
+        changes.append(Put(keys.child_key(limiter.namespace, parent_id, entity_id), {}))
+    try:
+        yield from WriteRecords(changes)
+    except VersionConflict as conflict:
+        if conflict.key == key:
+            raise EntityExists(entity_id) from None
+        raise
+    limiter._cache.clear()
+    return _entity(Record(key, value, ABSENT + 1))
+
+
+def get_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Entity]:
+    return _entity((yield from _read_plan(limiter, entity_id)))
+
+
+def update_entity_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    *,
+    name: str | Unchanged | None = UNCHANGED,
+    parent_id: str | Unchanged | None = UNCHANGED,
+    cascade: bool | Unchanged = UNCHANGED,
+    metadata: dict[str, Any] | Unchanged = UNCHANGED,
+    expected_version: int | None = None,
+) -> Plan[Entity]:
+    """Change what is given and keep the rest. VersionConflict if it is not (or no longer) `expected_version`."""
+    record = yield from _read_plan(limiter, entity_id)
+    if expected_version not in (None, record.version):
+        raise VersionConflict(record.key)
+    given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
+    value = record.value | {field: new for field, new in given.items() if not isinstance(new, Unchanged)}
+    value = _checked(**value)
+    changes: list[Change] = [Put(record.key, value, record.version)]
+    old_parent, new_parent = record.value["parent_id"], value["parent_id"]
+    if new_parent != old_parent:
+        if old_parent is not None:
+            changes.append(Delete(keys.child_key(limiter.namespace, old_parent, entity_id)))
+        if new_parent is not None:
+            parent = yield from _check_parent_plan(limiter, entity_id, new_parent)
+            changes.append(Check(parent.key, parent.version))
+            changes.append(Put(keys.child_key(limiter.namespace, new_parent, entity_id), {}))
+    yield from WriteRecords(changes)
+    limiter._cache.clear()
+    return _entity(Record(record.key, value, record.version + 1))
+
+
+def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
+    """Delete an entity, its stored limits and its buckets. Its children have to go, or move, first."""
+    namespace = limiter.namespace
+    record = yield from _read_plan(limiter, entity_id)
+    children = yield from ListRecords(keys.children_prefix(namespace, entity_id), limit=3)
+    if children:
+        some = ", ".join(keys.last_part(child.key) for child in children)
+        raise ValidationError(
+            f"entity {entity_id!r} has children ({some}): delete them or give them another parent first"
+        )
+    changes: list[Change] = [Delete(record.key, record.version)]
+    if record.value["parent_id"] is not None:
+        changes.append(Delete(keys.child_key(namespace, record.value["parent_id"], entity_id)))
+    cursor: str | None = None
+    while True:
+        page = yield from ListRecords(keys.entity_limits_prefix(namespace, entity_id), cursor)
+        for stored in page:
+            changes.append(Delete(stored.key))
+            changes.append(Delete(keys.custom_key(namespace, keys.last_part(stored.key), entity_id)))
+        cursor = page.cursor
+        if cursor is None:
+            break
+    yield from WriteRecords(changes)
+    limiter._cache.clear()
+    while True:
+        rows = yield from ListBuckets(namespace, entity_id=entity_id)
+        if not rows:
+            return
+        yield from DeleteBuckets([bucket_key(namespace, entity_id, row.resource) for row in rows])
+
+
+def get_children_plan(
+    limiter: BaseLimiter, parent_id: str, *, limit: int = 100, cursor: str | None = None
+) -> Plan[Page[Entity]]:
+    """The entities directly below a parent."""
+    prefix = keys.children_prefix(limiter.namespace, check_entity_id(parent_id, "parent_id"))
+    page = yield from ListRecords(prefix, cursor, limit)
+    ids = [keys.last_part(record.key) for record in page]
+    records = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id) for entity_id in ids])
+    return Page([_entity(record) for record in records if record is not None], page.cursor)
+
+
+def _read_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Record]:
+    (record,) = yield from GetRecords([keys.entity_key(limiter.namespace, check_entity_id(entity_id))])
+    if record is None:
+        raise EntityNotFound(entity_id)
+    return record
+
+
+def _check_parent_plan(limiter: BaseLimiter, entity_id: str, parent_id: str) -> Plan[Record]:
+    """The parent's record. It must exist, and the way up from it must be short enough and not lead back."""
+    path = [entity_id]
+    record = None
+    above: str | None = parent_id
+    while above is not None:
+        if above in path:
+            raise ValidationError(f"parent_id {parent_id!r} makes a cycle: {' -> '.join([*path, above])}")
+        if len(path) > MAX_ANCESTORS:
+            raise ValidationError(f"parent_id {parent_id!r} gives {entity_id!r} more than {MAX_ANCESTORS} ancestors")
+        (found,) = yield from GetRecords([keys.entity_key(limiter.namespace, above)])
+        if found is None:
+            raise EntityNotFound(above, f"the parent of {path[-1]!r}")
+        record = record or found
+        path.append(above)
+        above = found.value["parent_id"]
+    assert record is not None
+    return record
+
+
+def _checked(name: Any, parent_id: Any, cascade: Any, metadata: Any) -> dict[str, Any]:
+    if name is not None and (not isinstance(name, str) or len(name) > 256):
+        raise ValidationError(f"name must be a string of at most 256 characters, not {name!r}")
+    if parent_id is not None:
+        check_entity_id(parent_id, "parent_id")
+    if not isinstance(cascade, bool):
+        raise ValidationError(f"cascade must be True or False, not {cascade!r}")
+    metadata = {} if metadata is None else metadata
+    try:
+        if not isinstance(metadata, dict):
+            raise TypeError(f"it is a {type(metadata).__name__}")
+        metadata = json.loads(json.dumps(metadata, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValidationError(f"metadata must be a dict that JSON can hold: {error}") from None
+    return {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
+
+
+def _entity(record: Record) -> Entity:
+    return Entity(entity_id=keys.last_part(record.key), version=record.version, **record.value)

@@ -1,0 +1,49 @@
+"""The keys of the records. Resources may contain `/`, nothing contains `#`."""
+
+from __future__ import annotations
+
+
+def entity_key(namespace: str, entity_id: str) -> str:
+    return f"{namespace}/entity#{entity_id}"
+
+
+def children_prefix(namespace: str, parent_id: str) -> str:
+    return f"{namespace}/child#{parent_id}#"
+
+
+def child_key(namespace: str, parent_id: str, entity_id: str) -> str:
+    return f"{children_prefix(namespace, parent_id)}{entity_id}"
+
+
+def system_limits_key(namespace: str) -> str:
+    return f"{namespace}/limits#system"
+
+
+def resources_prefix(namespace: str) -> str:
+    return f"{namespace}/limits#resource#"
+
+
+def resource_limits_key(namespace: str, resource: str) -> str:
+    return f"{resources_prefix(namespace)}{resource}"
+
+
+def entity_limits_prefix(namespace: str, entity_id: str) -> str:
+    return f"{namespace}/limits#entity#{entity_id}#"
+
+
+def entity_limits_key(namespace: str, entity_id: str, resource: str | None) -> str:
+    """No resource: the entity's default for all resources."""
+    return f"{entity_limits_prefix(namespace, entity_id)}{resource or ''}"
+
+
+def custom_prefix(namespace: str, resource: str | None) -> str:
+    """The index of the entities that have limits of their own on a resource."""
+    return f"{namespace}/custom#{resource or ''}#"
+
+
+def custom_key(namespace: str, resource: str | None, entity_id: str) -> str:
+    return f"{custom_prefix(namespace, resource)}{entity_id}"
+
+
+def last_part(key: str) -> str:
+    return key.rpartition("#")[2]

@@ -1,0 +1,132 @@
+"""Acquiring, and everything else that moves or reads tokens without a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.decide import Answer, Mode, Request, refund
+from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.limit import Limit
+from ..core.names import bucket_key, check_entity_id, check_resource
+from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli, wait_to_ms
+from ..plan import DeleteBuckets, Plan, Settle, Sleep
+from .base import BaseLimiter, check_on_unavailable
+from .chain import Chain
+from .config import chain_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What `take_plan` found out. No request and no answer: the store is away, and that is allowed."""
+
+    chain: Chain
+    request: Request | None
+    answer: Answer | None
+
+
+def take_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str,
+    consume: Mapping[str, Any],
+    limits: Iterable[Limit] | None,
+    max_wait: float,
+    on_unavailable: str | None,
+) -> Plan[Outcome]:
+    """Take, and sleep if the tokens were taken from the future. Whatever ends the sleep early gives them back."""
+    max_wait_ms = wait_to_ms(max_wait, "max_wait")
+    policy: str | None = None if on_unavailable is None else check_on_unavailable(on_unavailable)
+    chain = None
+    try:
+        chain = yield from chain_plan(limiter, entity_id, resource, limits)
+        policy = policy or chain.on_unavailable or limiter.on_unavailable
+        request = chain.take(consume)._replace(max_wait_ms=max_wait_ms)
+        answer = yield from Settle(request)
+    except RateLimiterUnavailable:
+        if (policy or limiter.on_unavailable) != "allow":
+            raise
+        return Outcome(chain or Chain([], resource), None, None)
+    if answer.allowed and answer.wait_ms:
+        try:
+            yield from Sleep(answer.wait_ms / MILLI)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from Settle(refund(request))
+            raise
+    return Outcome(chain, request, answer)
+
+
+def available_plan(
+    limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None = None
+) -> Plan[dict[str, int]]:
+    """Whole tokens an acquire could take now, by limit name: the lowest of the chain, negative in debt."""
+    chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    request = Request(Mode.PEEK, chain.charges(dict.fromkeys(chain.limits(), 0)))
+    answer = yield from Settle(request)
+    lowest: dict[str, int] = {}
+    for charge, (available_milli, _) in zip(request.charges, answer.levels):
+        name = charge.limit.name
+        lowest[name] = min(available_milli // MILLI, lowest.get(name, available_milli // MILLI))
+    return lowest
+
+
+def time_until_available_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str,
+    needed: Mapping[str, Any],
+    limits: Iterable[Limit] | None = None,
+) -> Plan[float | None]:
+    """Seconds until an acquire of `needed` would pass: 0.0 if now, None if never."""
+    chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    answer = yield from Settle(Request(Mode.PEEK, chain.charges(chain.amounts(needed))))
+    return None if answer.wait_ms is None else answer.wait_ms / MILLI
+
+
+def adjust_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str,
+    amounts: Mapping[str, Any],
+    limits: Iterable[Limit] | None = None,
+) -> Plan[None]:
+    """Correct consumption without a lease: +n was used, -n comes back. Never refuses; counts on the whole chain."""
+    chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    if not isinstance(amounts, Mapping) or not amounts:
+        raise ValidationError(f"amounts must name at least one limit, like {{'tpm': 120}}, not {amounts!r}")
+    chain.check_names(amounts)
+    milli = {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
+    yield from Settle(Request(Mode.FORCE, chain.charges(milli)))
+
+
+def penalize_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str,
+    *,
+    seconds: float | None = None,
+    factor: float | None = None,
+    limits: Iterable[Limit] | None = None,
+) -> Plan[None]:
+    """After a vendor's 429: let nothing pass for `seconds`, or keep only `factor` (0 to 1) of the tokens, or both.
+
+    It holds for the entity's own buckets, not for its ancestors'.
+    """
+    if seconds is None and factor is None:
+        raise ValidationError("penalize needs seconds= or factor=")
+    block_ms = 0 if seconds is None else seconds_to_ms(seconds, "seconds")
+    keep_milli = MILLI
+    if factor is not None:
+        keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
+    chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    own = Chain(chain.links[:1], resource).charges(dict.fromkeys(chain.limits(), 0))
+    yield from Settle(Request(Mode.PENALIZE, own, block_ms=block_ms, keep_milli=keep_milli))
+
+
+def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[None]:
+    """Make the entity's buckets on the resource full again, penalties and debts forgotten. Ancestors keep theirs."""
+    key = bucket_key(limiter.namespace, check_entity_id(entity_id), check_resource(resource))
+    yield from DeleteBuckets([key])

@@ -1,0 +1,40 @@
+"""Logic that talks to a store, written once for sync and async.
+
+A *plan* is a generator. It yields calls (`calls.py`), is sent their answers, and returns its result.
+Two drivers run it: `run` with blocking functions, `arun` with coroutines. An error of a call is thrown
+into the plan at the `yield`, so clean-up after a failure is an ordinary `except`. A test drives a plan
+by hand and plays the store itself.
+"""
+
+from .calls import (
+    Call,
+    DeleteBuckets,
+    GetRecords,
+    ListBuckets,
+    ListRecords,
+    Ping,
+    Plan,
+    Settle,
+    Setup,
+    Sleep,
+    StoreCall,
+    WriteRecords,
+)
+from .drivers import arun, run
+
+__all__ = [
+    "Call",
+    "DeleteBuckets",
+    "GetRecords",
+    "ListBuckets",
+    "ListRecords",
+    "Ping",
+    "Plan",
+    "Settle",
+    "Setup",
+    "Sleep",
+    "StoreCall",
+    "WriteRecords",
+    "arun",
+    "run",
+]

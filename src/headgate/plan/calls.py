@@ -1,0 +1,102 @@
+"""The typed calls a plan may make. `answer = yield from SomeCall(...)` has the call's type."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+
+from ..core.decide import Answer, Request
+from ..core.records import BucketRow, Change, Page, Record
+
+T_co = TypeVar("T_co", covariant=True)
+Plan: TypeAlias = "Generator[Call[Any], Any, T_co]"
+
+
+class Call(Generic[T_co]):
+    __slots__ = ()
+
+    def __iter__(self) -> Plan[T_co]:
+        return (yield self)  # type: ignore[no-any-return]  # the driver sends what the call's type says
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(Call[Answer]):
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Call[None]):
+    seconds: float
+
+
+class StoreCall(Call[T_co]):
+    """A call that is one method of the store (see stores/contract.py)."""
+
+    __slots__ = ()
+    method: ClassVar[str]
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class GetRecords(StoreCall[list[Record | None]]):
+    method: ClassVar[str] = "get_records"
+    keys: Sequence[str]
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return self.keys, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecords(StoreCall[None]):
+    """All changes or none; VersionConflict if an expected version is not there."""
+
+    method: ClassVar[str] = "write_records"
+    changes: Sequence[Change]
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return self.changes, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ListRecords(StoreCall[Page[Record]]):
+    method: ClassVar[str] = "list_records"
+    prefix: str
+    cursor: str | None = None
+    limit: int = 100
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return self.prefix, self.cursor, self.limit, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ListBuckets(StoreCall[Page[BucketRow]]):
+    method: ClassVar[str] = "list_buckets"
+    namespace: str
+    entity_id: str | None = None
+    resource: str | None = None
+    cursor: str | None = None
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return self.namespace, self.entity_id, self.resource, self.cursor, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBuckets(StoreCall[None]):
+    method: ClassVar[str] = "delete_buckets"
+    keys: Sequence[str]
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return (self.keys,)
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(StoreCall[None]):
+    method: ClassVar[str] = "ping"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup(StoreCall[None]):
+    method: ClassVar[str] = "setup"

@@ -1,0 +1,62 @@
+"""What a store must do: ten methods, in two kinds of state.
+
+*Buckets*, the hot path. `settle` answers a batch of independent requests in order, each atomic, in one round
+trip. *Records*, the cold path: small documents with versions, and their changes, all or nothing.
+
+Everything else (leases, hierarchy, configuration, waiting, coalescing) is built on these once, above.
+`headgate.testing.conformance` checks a store against all of it. Adding a store: docs/stores.md.
+
+Rules
+- A request's decision is `core.decide`, or a script held to it by a differential test.
+- Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
+- `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
+- No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may
+  then have happened or not), ValidationError when what the URL names cannot be used.
+- Buckets that are full again may be forgotten at any time.
+- Keys start with a namespace and a slash. A store keeps namespaces apart by that alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..core.decide import Answer, Request
+from ..core.records import BucketRow, Change, Page, Record
+
+
+class Store(Protocol):
+    """A store as blocking calls, safe to use from many threads."""
+
+    own_clock: bool
+    in_process: bool  # answers without waiting for anything: called directly, never batched
+
+    def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]: ...
+    def delete_buckets(self, keys: Sequence[str]) -> None: ...
+    def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]: ...
+    def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]: ...
+    def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None: ...
+    def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]: ...
+    def setup(self) -> None: ...
+    def ping(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class AsyncStore(Protocol):
+    """The same, as coroutines."""
+
+    own_clock: bool
+
+    async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]: ...
+    async def delete_buckets(self, keys: Sequence[str]) -> None: ...
+    async def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]: ...
+    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]: ...
+    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None: ...
+    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]: ...
+    async def setup(self) -> None: ...
+    async def ping(self) -> None: ...
+    async def close(self) -> None: ...

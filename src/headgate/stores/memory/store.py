@@ -1,0 +1,177 @@
+"""Dictionaries and a lock."""
+
+from __future__ import annotations
+
+import json
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from ...core.bucket import Bucket
+from ...core.decide import Answer, Request, decide
+from ...core.errors import VersionConflict
+from ...core.names import parse_bucket_key
+from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
+
+# A bucket that was used this recently is kept even if it is full.
+IDLE_MS = 60_000
+
+
+class _Stored(NamedTuple):
+    json: str
+    version: int
+    expires_at_ms: int | None
+
+
+class MemoryStore:
+    own_clock = False
+    in_process = True
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[str, dict[str, Bucket]] = {}
+        self._hand: deque[str] = deque()  # every key of _rows, the one to be looked at next first
+        self._records: dict[str, _Stored] = {}
+        self._record_keys: list[str] = []  # sorted
+        self._expiring: list[tuple[int, str]] = []  # a heap
+
+    def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        assert now_ms is not None
+        answers = []
+        rows = self._rows
+        with self._lock:
+            for request in batch:
+                buckets = []
+                for key, limit, _ in request.charges:
+                    row = rows.get(key)
+                    if row is None:
+                        row = self._new_row(key, now_ms)
+                    bucket = row.get(limit.name)
+                    if bucket is None:
+                        bucket = row[limit.name] = Bucket.full(limit, now_ms)
+                    buckets.append(bucket)
+                answers.append(decide(request, buckets, now_ms))
+        return answers
+
+    def _new_row(self, key: str, now_ms: int) -> dict[str, Bucket]:
+        self._forget_idle(now_ms)
+        self._hand.append(key)
+        row = self._rows[key] = {}
+        return row
+
+    def _forget_idle(self, now_ms: int) -> None:
+        """Look at two rows for every new one, so that idle full ones go faster than others can come."""
+        for _ in range(min(2, len(self._hand))):
+            key = self._hand.popleft()
+            idle_ms = now_ms - IDLE_MS
+            buckets = self._rows[key].values()
+            if all(bucket.settled_at_ms <= idle_ms and bucket.full_at_ms() <= now_ms for bucket in buckets):
+                del self._rows[key]
+            else:
+                self._hand.append(key)
+
+    def delete_buckets(self, keys: Sequence[str]) -> None:
+        with self._lock:
+            for key in keys:
+                if key in self._rows:
+                    self._rows[key].clear()  # the hand takes the empty row away
+
+    def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]:
+        assert now_ms is not None
+        found = []
+        with self._lock:
+            for key, row in self._rows.items():
+                row_namespace, row_entity, row_resource = parse_bucket_key(key)
+                wanted = (
+                    row_namespace == namespace and entity_id in (None, row_entity) and resource in (None, row_resource)
+                )
+                if row and wanted:
+                    found.append(BucketRow(row_entity, row_resource, _settled_copies(row, now_ms)))
+        found.sort(key=lambda row: (row.entity_id, row.resource))
+        return Page(found)
+
+    def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
+        with self._lock:
+            return [self._record(key, now_ms) for key in keys]
+
+    def _record(self, key: str, now_ms: int | None) -> Record | None:
+        stored = self._records.get(key)
+        if stored is None or _expired(stored, now_ms):
+            return None
+        return Record(key, json.loads(stored.json), stored.version)
+
+    def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
+        with self._lock:
+            self._forget_expired(now_ms)
+            versions = [self._version(change.key) for change in changes]
+            for change, version in zip(changes, versions):
+                if change.expected is not None and change.expected != version:
+                    raise VersionConflict(change.key)
+            for change, version in zip(changes, versions):
+                if isinstance(change, Put):
+                    self._put(change, version + 1)
+                elif not isinstance(change, Check):
+                    self._remove(change.key)
+
+    def _version(self, key: str) -> int:
+        stored = self._records.get(key)
+        return stored.version if stored else ABSENT
+
+    def _put(self, change: Put, version: int) -> None:
+        if change.key not in self._records:
+            insort(self._record_keys, change.key)
+        self._records[change.key] = _Stored(json.dumps(change.value), version, change.expires_at_ms)
+        if change.expires_at_ms is not None:
+            heappush(self._expiring, (change.expires_at_ms, change.key))
+
+    def _remove(self, key: str) -> None:
+        if self._records.pop(key, None) is not None:
+            del self._record_keys[bisect_left(self._record_keys, key)]
+
+    def _forget_expired(self, now_ms: int | None) -> None:
+        while self._expiring and now_ms is not None and self._expiring[0][0] <= now_ms:
+            _, key = heappop(self._expiring)
+            stored = self._records.get(key)
+            if stored and _expired(stored, now_ms):
+                self._remove(key)
+
+    def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
+        found: list[Record] = []
+        with self._lock:
+            keys = self._record_keys
+            for index in range(bisect_left(keys, max(prefix, cursor or "")), len(keys)):
+                if not keys[index].startswith(prefix):
+                    break
+                record = None if keys[index] == cursor else self._record(keys[index], now_ms)
+                if record is None:
+                    continue
+                if len(found) == limit:
+                    return Page(found, found[-1].key)
+                found.append(record)
+        return Page(found)
+
+    def setup(self) -> None:
+        pass
+
+    def ping(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _expired(stored: _Stored, now_ms: int | None) -> bool:
+    return stored.expires_at_ms is not None and now_ms is not None and stored.expires_at_ms <= now_ms
+
+
+def _settled_copies(row: dict[str, Bucket], now_ms: int) -> tuple[Bucket, ...]:
+    copies = [copy(row[name]) for name in sorted(row)]
+    for bucket in copies:
+        bucket.settle(now_ms)
+    return tuple(copies)

@@ -1,0 +1,58 @@
+"""A blocking store for coroutines: on a thread of its own if it may wait, directly if it never does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ..core.decide import Answer, Request
+from ..core.records import BucketRow, Change, Page, Record
+from .contract import Store
+
+T = TypeVar("T")
+
+
+class OffloadedStore:
+    def __init__(self, blocking: Store) -> None:
+        self.blocking = blocking
+        self.own_clock = blocking.own_clock
+        self.in_process = blocking.in_process
+        self._worker = None if blocking.in_process else ThreadPoolExecutor(1, "headgate-store")
+
+    async def _call(self, method: Callable[..., T], *args: object) -> T:
+        if self._worker is None:
+            return method(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, method, *args)
+
+    async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        return await self._call(self.blocking.settle, batch, now_ms)
+
+    async def delete_buckets(self, keys: Sequence[str]) -> None:
+        await self._call(self.blocking.delete_buckets, keys)
+
+    async def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]:
+        return await self._call(self.blocking.list_buckets, namespace, entity_id, resource, cursor, now_ms)
+
+    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
+        return await self._call(self.blocking.get_records, keys, now_ms)
+
+    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
+        await self._call(self.blocking.write_records, changes, now_ms)
+
+    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
+        return await self._call(self.blocking.list_records, prefix, cursor, limit, now_ms)
+
+    async def setup(self) -> None:
+        await self._call(self.blocking.setup)
+
+    async def ping(self) -> None:
+        await self._call(self.blocking.ping)
+
+    async def close(self) -> None:
+        await self._call(self.blocking.close)
+        if self._worker is not None:
+            self._worker.shutdown(wait=False)

@@ -1,0 +1,106 @@
+"""Opening the file: is it ours, can it be written, is it the format we know. And SQLite's errors in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+
+from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
+
+APPLICATION_ID = int.from_bytes(b"HGat", "big")
+FORMAT = 1
+
+
+def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
+    with translated(path):
+        connection = sqlite3.connect(path, timeout_seconds, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path, timeout_seconds)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) -> None:
+    if _is_new(connection, path):
+        _create(connection, path)
+    # Kill -9 loses nothing in this mode; a power cut may lose the last moments, never the file.
+    _set_wal(connection, timeout_seconds)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -32768")
+    # Fails now, with a clear message, rather than at the first acquire.
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("ROLLBACK")
+
+
+def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application_id == APPLICATION_ID:
+        if version != FORMAT:
+            raise ValidationError(
+                f"{path!r} is in format {version} and this headgate reads format {FORMAT}: "
+                "upgrade headgate in every process that shares the file"
+            )
+        return False
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id or tables:
+        raise ValidationError(f"{path!r} is a database of another program: choose a file of its own for headgate")
+    return True
+
+
+def _create(connection: sqlite3.Connection, path: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(connection, path):  # nobody else was faster
+            for statement in files(__package__).joinpath("schema.sql").read_text().split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _set_wal(connection: sqlite3.Connection, timeout_seconds: float) -> None:
+    """Switching to WAL does not wait for its lock as other statements do, so wait here."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explain(error, path) from error
+
+
+def _explain(error: sqlite3.Error, path: str) -> HeadgateError:
+    text = str(error)
+    if "not a database" in text:
+        return ValidationError(f"{path!r} is not an SQLite database: choose another file, or move this one away")
+    if "unable to open" in text:
+        folder = os.path.dirname(os.path.abspath(path))
+        why = "it is a directory" if os.path.isdir(path) else f"is {folder!r} there, and writable?"
+        return ValidationError(f"{path!r} cannot be opened: {why}")
+    if "readonly" in text:
+        return ValidationError(f"{path!r} cannot be written: check the permissions of the file and of its folder")
+    if "malformed" in text:
+        return RateLimiterUnavailable(f"{path!r} is damaged ({text}): move it away, and headgate starts a new one")
+    if "locked" in text or "busy" in text:
+        return RateLimiterUnavailable(f"{path!r} was locked by another process for longer than store_timeout")
+    return RateLimiterUnavailable(f"{path!r} failed: {text}")

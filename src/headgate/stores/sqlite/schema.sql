@@ -1,0 +1,24 @@
+-- Format 1. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
+
+-- One row per limit of an entity on a resource. A row that is missing is a full bucket.
+CREATE TABLE buckets (
+    key TEXT NOT NULL,                  -- namespace/entity#resource
+    limit_name TEXT NOT NULL,
+    capacity_milli INTEGER NOT NULL,    -- the limit as it was last used
+    refill_milli INTEGER NOT NULL,
+    period_ms INTEGER NOT NULL,
+    tokens_milli INTEGER NOT NULL,      -- the bucket (see core/bucket.py)
+    settled_at_ms INTEGER NOT NULL,
+    remainder INTEGER NOT NULL,
+    blocked_until_ms INTEGER NOT NULL,
+    PRIMARY KEY (key, limit_name)
+) WITHOUT ROWID;
+
+CREATE TABLE records (
+    key TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL,                -- JSON
+    version INTEGER NOT NULL,
+    expires_at_ms INTEGER
+) WITHOUT ROWID;
+
+CREATE INDEX records_expiring ON records (expires_at_ms) WHERE expires_at_ms IS NOT NULL;

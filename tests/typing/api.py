@@ -1,0 +1,67 @@
+"""Never run, only type-checked: what the public API promises to a type checker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import assert_type
+
+from headgate import (
+    Decision,
+    Entity,
+    Lease,
+    Limit,
+    LimitStatus,
+    Page,
+    RateLimiter,
+    ResourceCapacity,
+    SyncLease,
+    SyncRateLimiter,
+)
+from headgate.testing import ManualClock
+
+
+async def asynchronous() -> None:
+    async with RateLimiter("memory://", namespace="a", clock=ManualClock(), on_unavailable="allow") as limiter:
+        async with limiter.acquire("e", "r", {"rpm": 1}, [Limit.per_minute("rpm", 1)], max_wait=1.5) as lease:
+            assert_type(lease, Lease)
+            assert_type(await lease.consume(rpm=1), None)
+            assert_type(lease.consumed, dict[str, int | float])
+        decision = await limiter.try_acquire("e", "r", consume={"rpm": 1}, max_wait=0)
+        assert_type(decision, Decision[Lease])
+        assert_type(decision.lease, Lease | None)
+        assert_type(decision.statuses, list[LimitStatus])
+        assert_type(await limiter.available("e", "r"), dict[str, int])
+        assert_type(await limiter.time_until_available("e", "r", {"rpm": 1}), float | None)
+        assert_type(await limiter.create_entity("e", name="E", parent_id=None, cascade=True, metadata={}), Entity)
+        assert_type(await limiter.get_children("e"), Page[Entity])
+        assert_type(await limiter.resolve_limits("e", "r"), tuple[list[Limit], str | None])
+        assert_type(await limiter.get_resource_capacity("r", "rpm"), ResourceCapacity)
+        await limiter.create_entity("e", unknown=1)  # type: ignore[call-arg]
+        await limiter.set_limits("e", "10/minute")  # type: ignore[arg-type]
+
+        @limiter.limit("10/minute", key=lambda user: user)
+        async def greet(user: str) -> bytes:
+            return user.encode()
+
+        assert_type(await greet("a"), bytes)
+
+
+def synchronous() -> None:
+    with SyncRateLimiter("memory://") as limiter:
+        with limiter.acquire("e", "r", {"rpm": 1}, on_error="keep") as lease:
+            assert_type(lease, SyncLease)
+            assert_type(lease.adjust(rpm=-1), None)
+        assert_type(limiter.try_acquire("e", "r", {"rpm": 1}), Decision[SyncLease])
+        assert_type(limiter.available("e", "r"), dict[str, int])
+        assert_type(limiter.get_entity("e"), Entity)
+        assert_type(limiter.delete_limits("e"), bool)
+        limiter.penalize("e", "r", 20)  # type: ignore[call-arg]
+
+        @limiter.limit("10/minute", key="me", cost=2)
+        def greet(user: str) -> bytes:
+            return user.encode()
+
+        assert_type(greet("a"), bytes)
+        data: Any = greet("a")
+        del data
