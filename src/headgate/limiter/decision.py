@@ -53,11 +53,13 @@ class Decision(Generic[L]):
         return self._lease
 
     @property
+    def retry_after_ms(self) -> int | None:
+        """0 if it passed; otherwise the milliseconds until the same request would, None if it never will."""
+        return 0 if self.allowed or self._answer is None else self._answer.wait_ms
+
+    @property
     def retry_after_seconds(self) -> float | None:
-        """0.0 if it passed; otherwise seconds until the same request would, None if it never will."""
-        if self.allowed or self._answer is None:
-            return 0.0
-        return None if self._answer.wait_ms is None else self._answer.wait_ms / MILLI
+        return None if self.retry_after_ms is None else self.retry_after_ms / MILLI
 
     @property
     def statuses(self) -> list[LimitStatus]:

@@ -190,9 +190,9 @@ class SqliteStore:
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT key, value, version FROM records WHERE key > ? AND key < ?"
+                "SELECT key, value, version FROM records WHERE key > ? AND key >= ? AND key < ?"
                 " AND (expires_at_ms IS NULL OR expires_at_ms > ?) ORDER BY key LIMIT ?",
-                (cursor or prefix, prefix + _AFTER_ALL, now_ms, limit + 1),
+                (cursor or "", prefix, prefix + _AFTER_ALL, now_ms, limit + 1),
             ).fetchall()
         found = [Record(key, json.loads(value), version) for key, value, version in rows[:limit]]
         return Page(found, found[-1].key if len(rows) > limit else None)

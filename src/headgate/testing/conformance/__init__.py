@@ -1,0 +1,62 @@
+"""The suite every store must pass. Needs `pip install 'headgate[testing]'`.
+
+    from headgate.testing.conformance import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"mystore://{tmp_path}/fresh"     # a store of its own, empty, for each test
+
+Everything in it runs through both limiters, with a clock that stands still unless it is told to move.
+"""
+
+import pytest
+
+# Before the modules are imported, so that their failures show the values.
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in (
+            "acquire",
+            "concurrency",
+            "config",
+            "fixtures",
+            "hierarchy",
+            "history",
+            "input",
+            "leases",
+            "records",
+            "vectors",
+            "waiting",
+        )
+    )
+)
+
+from .acquire import AcquireConformance  # noqa: E402
+from .concurrency import ConcurrencyConformance  # noqa: E402
+from .config import ConfigConformance  # noqa: E402
+from .hierarchy import HierarchyConformance  # noqa: E402
+from .history import HistoryConformance  # noqa: E402
+from .input import InputConformance  # noqa: E402
+from .leases import LeaseConformance  # noqa: E402
+from .records import RecordConformance  # noqa: E402
+from .vectors import VectorConformance  # noqa: E402
+from .waiting import WaitingConformance  # noqa: E402
+
+
+class StoreConformance(
+    VectorConformance,
+    AcquireConformance,
+    LeaseConformance,
+    WaitingConformance,
+    HierarchyConformance,
+    ConfigConformance,
+    ConcurrencyConformance,
+    InputConformance,
+    RecordConformance,
+    HistoryConformance,
+):
+    """All of it. Subclass it and give it a `url` fixture."""
+
+
+__all__ = ["StoreConformance"]

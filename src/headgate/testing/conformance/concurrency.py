@@ -1,0 +1,140 @@
+"""Many at once: nothing is sold twice, nothing is lost, and coalescing changes no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ...core.limit import Limit
+from ...limiter import RateLimiter
+from ..clock import ManualClock
+from .fixtures import RPM, TPM, Conformance
+from .waiting import drive
+
+
+class ConcurrencyConformance(Conformance):
+    @pytest.mark.parametrize("coalesce", [True, False])
+    def test_the_last_token_goes_to_one(self, open_limiter: Callable[..., Any], coalesce: bool) -> None:
+        limiter = open_limiter(coalesce=coalesce)
+        limiter.set_system_defaults([Limit.per_minute("rpm", 10)])
+        for _ in range(3):
+            answers = limiter.together([("try_acquire", ("e", "r", {"rpm": 1}))] * 24)
+            assert sum(map(bool, answers)) == 10
+            assert limiter.available("e", "r") == {"rpm": 0}
+            limiter.reset("e", "r")
+
+    @pytest.mark.parametrize("coalesce", [True, False])
+    def test_crossing_cascades_neither_deadlock_nor_oversell(
+        self, open_limiter: Callable[..., Any], coalesce: bool
+    ) -> None:
+        limiter = open_limiter(coalesce=coalesce)
+        limiter.set_system_defaults([Limit.per_minute("rpm", 100)])
+        limiter.create_entity("org")
+        limiter.set_limits("org", [Limit.per_minute("rpm", 15)])
+        for name in "abcd":
+            limiter.create_entity(name, parent_id="org", cascade=True)
+        answers = limiter.together([("try_acquire", (name, "r", {"rpm": 1})) for name in "abcd" * 6])
+        assert sum(map(bool, answers)) == 15
+        taken = sum(100 - limiter.get_buckets(name)[0].available for name in "abcd")
+        assert taken == 15, "a refused child kept nothing"
+
+    def test_every_adjustment_counts(self, limiter: Any) -> None:
+        limiter.set_system_defaults([RPM, TPM])
+        limiter.together([("adjust", ("e", "r", {"tpm": n, "rpm": 1})) for n in range(24)])
+        assert limiter.available("e", "r") == {"rpm": 60 - 24, "tpm": 1500 - sum(range(24))}
+
+    def test_first_come_first_served(self, url: str, clock: ManualClock) -> None:
+        """Tasks start in order, so with coalescing too the first ones pass and the last ones do not."""
+
+        async def scenario(limiter: RateLimiter) -> None:
+            await limiter.set_system_defaults([Limit.per_minute("rpm", 10)])
+            answers = await asyncio.gather(*(limiter.try_acquire("e", "r", {"rpm": 1}) for _ in range(30)))
+            assert [bool(answer) for answer in answers] == [True] * 10 + [False] * 20
+
+        drive(url, clock, scenario)
+
+    def test_coalescing_changes_no_answer(self, url: str, clock: ManualClock) -> None:
+        """The same tasks, started in the same order, get the same answers one by one and together."""
+        chance = random.Random(7)
+        requests = [
+            (f"e{chance.randrange(3)}", {"rpm": chance.randrange(1, 12), "tpm": chance.randrange(1, 300)})
+            for _ in range(120)
+        ]
+
+        async def answers(limiter: RateLimiter) -> list[Any]:
+            await limiter.set_system_defaults([RPM, TPM])
+            decisions = await asyncio.gather(
+                *(limiter.try_acquire(entity_id, "r", consume) for entity_id, consume in requests)
+            )
+            return [(decision.allowed, decision.retry_after_seconds, decision.statuses) for decision in decisions]
+
+        async def scenario(limiter: RateLimiter) -> None:
+            together = await answers(limiter)
+            alone = RateLimiter(url, namespace="alone", clock=clock, coalesce=False)
+            one_by_one = []
+            await alone.set_system_defaults([RPM, TPM])
+            for entity_id, consume in requests:
+                decision = await alone.try_acquire(entity_id, "r", consume)
+                one_by_one.append((decision.allowed, decision.retry_after_seconds, decision.statuses))
+            await alone.close()
+            assert together == one_by_one
+            assert {allowed for allowed, _, _ in together} == {True, False}
+
+        drive(url, clock, scenario)
+
+    @pytest.mark.parametrize("coalesce", [True, False])
+    def test_cancelled_at_any_moment_nothing_stays_taken(self, url: str, clock: ManualClock, coalesce: bool) -> None:
+        """Cancel after 0, 1, 2, ... steps of the event loop: before, during and after the call to the store."""
+
+        async def take(limiter: RateLimiter) -> None:
+            async with limiter.acquire("e", "r", {"rpm": 1}):
+                await asyncio.sleep(3600)
+
+        async def scenario(limiter: RateLimiter) -> None:
+            await limiter.set_system_defaults([RPM])
+            for steps in range(40):
+                tasks = [asyncio.create_task(take(limiter)) for _ in range(3)]
+                for _ in range(steps):
+                    await asyncio.sleep(0.0001 if steps % 4 == 3 else 0)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                assert all(task.cancelled() for task in tasks)
+                assert await limiter.available("e", "r") == {"rpm": 60}, steps
+
+        drive(url, clock, scenario, coalesce=coalesce)
+
+    def test_cancelled_twice_it_still_gives_back(self, url: str, clock: ManualClock) -> None:
+        async def scenario(limiter: RateLimiter) -> None:
+            await limiter.set_system_defaults([RPM])
+            for steps in range(12):
+                task = asyncio.create_task(limiter.try_acquire("e", "r", {"rpm": 60}))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                cancelled = task.cancel()
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                if cancelled and task.cancelled():
+                    assert await limiter.available("e", "r") == {"rpm": 60}, steps
+                else:
+                    await limiter.reset("e", "r")
+
+        drive(url, clock, scenario)
+
+    def test_a_cancelled_adjustment_lands_all_the_same(self, url: str, clock: ManualClock) -> None:
+        async def scenario(limiter: RateLimiter) -> None:
+            await limiter.set_system_defaults([RPM])
+            async with limiter.acquire("e", "r", {"rpm": 1}, on_error="keep") as lease:
+                task = asyncio.create_task(lease.adjust(rpm=9))
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+            assert await limiter.available("e", "r") == {"rpm": 50}
+            assert lease.consumed == {"rpm": 10}
+
+        drive(url, clock, scenario)

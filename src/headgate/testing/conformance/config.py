@@ -1,0 +1,154 @@
+"""Stored limits and the cache in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ...core.errors import ValidationError
+from ...core.limit import Limit
+from ..clock import ManualClock
+from .fixtures import RPM, TPM, Conformance
+
+
+def rpm(amount: int) -> list[Limit]:
+    return [Limit.per_minute("rpm", amount)]
+
+
+class ConfigConformance(Conformance):
+    def test_the_most_specific_level_wins(self, limiter: Any) -> None:
+        assert limiter.resolve_limits("e", "r") == ([], None)
+        limiter.set_system_defaults(rpm(1))
+        assert limiter.resolve_limits("e", "r") == (rpm(1), "system")
+        limiter.set_resource_defaults("r", rpm(2))
+        assert limiter.resolve_limits("e", "r") == (rpm(2), "resource")
+        limiter.set_limits("e", rpm(3))
+        assert limiter.resolve_limits("e", "r") == (rpm(3), "entity_default")
+        limiter.set_limits("e", rpm(4), "r")
+        assert limiter.resolve_limits("e", "r") == (rpm(4), "entity")
+        assert limiter.resolve_limits("e", "other") == (rpm(3), "entity_default")
+        assert limiter.resolve_limits("f", "r") == (rpm(2), "resource")
+        assert limiter.resolve_limits("f", "other") == (rpm(1), "system")
+
+        assert limiter.delete_limits("e", "r") is True
+        assert limiter.delete_limits("e", "r") is False
+        assert limiter.resolve_limits("e", "r") == (rpm(3), "entity_default")
+        limiter.delete_limits("e")
+        assert limiter.resolve_limits("e", "r") == (rpm(2), "resource")
+        limiter.delete_resource_defaults("r")
+        assert limiter.resolve_limits("e", "r") == (rpm(1), "system")
+        limiter.delete_system_defaults()
+        assert limiter.resolve_limits("e", "r") == ([], None)
+
+    def test_each_level_reads_back_what_was_set(self, limiter: Any) -> None:
+        odd = [Limit.custom("a", 0.001, 10**12, 0.001), Limit.custom("b", 10**12, 0.001, 366 * 86_400)]
+        limiter.set_limits("e", odd)
+        limiter.set_limits("e", [RPM, TPM], "r/with/slashes")
+        limiter.set_resource_defaults("r", odd)
+        limiter.set_system_defaults([TPM], on_unavailable="allow")
+        assert limiter.get_limits("e") == odd
+        assert limiter.get_limits("e", "r/with/slashes") == [RPM, TPM]
+        assert limiter.get_limits("e", "r") == []
+        assert limiter.get_resource_defaults("r") == odd
+        assert limiter.get_system_defaults() == [TPM]
+        assert limiter.get_system_on_unavailable() == "allow"
+
+    def test_stored_limits_are_obeyed(self, limiter: Any) -> None:
+        limiter.set_limits("e", rpm(2), "r")
+        assert [bool(limiter.try_acquire("e", "r", {"rpm": 1})) for _ in range(3)] == [True, True, False]
+
+    def test_a_raised_and_a_lowered_default_reach_a_live_bucket(self, limiter: Any) -> None:
+        limiter.set_system_defaults(rpm(10))
+        assert limiter.try_acquire("e", "r", {"rpm": 10})
+        limiter.set_system_defaults(rpm(15))
+        assert limiter.try_acquire("e", "r", {"rpm": 1})
+        assert limiter.available("e", "r") == {"rpm": 4}
+        limiter.set_system_defaults(rpm(2))
+        assert limiter.try_acquire("e", "r", {"rpm": 2})
+        assert not limiter.try_acquire("e", "r", {"rpm": 1})
+
+    def test_a_change_holds_when_the_cache_expires(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
+        one, other = open_limiter(), open_limiter(config_cache_ttl=30)
+        one.set_system_defaults(rpm(10))
+        assert other.resolve_limits("e", "r")[0] == rpm(10)
+        one.set_system_defaults(rpm(20))
+        assert one.resolve_limits("e", "r")[0] == rpm(20), "the one who changed it knows at once"
+        clock.advance(29.999)
+        assert other.resolve_limits("e", "r")[0] == rpm(10)
+        clock.advance(0.001)
+        assert other.resolve_limits("e", "r")[0] == rpm(20)
+        one.set_system_defaults(rpm(30))
+        other.invalidate_config_cache()
+        assert other.resolve_limits("e", "r")[0] == rpm(30)
+
+    def test_cache_stats(self, open_limiter: Callable[..., Any]) -> None:
+        limiter = open_limiter(config_cache_ttl=5)
+        for _ in range(3):
+            limiter.resolve_limits("e", "r")
+        stats = limiter.get_cache_stats()
+        assert (stats.hits, stats.misses, stats.size, stats.ttl_seconds) == (2, 1, 1, 5.0)
+        uncached = open_limiter(config_cache_ttl=0)
+        uncached.resolve_limits("e", "r")
+        uncached.resolve_limits("e", "r")
+        assert uncached.get_cache_stats().hits == 0
+
+    def test_lists_are_complete_and_paged(self, limiter: Any) -> None:
+        ids = [f"e{n:02}" for n in range(25)]
+        for entity_id in reversed(ids):
+            limiter.set_limits(entity_id, rpm(1), "a/b")
+        limiter.set_limits("default-only", rpm(1))
+        limiter.set_limits("elsewhere", rpm(1), "a")
+        for resource in ("y", "x/1", "x"):
+            limiter.set_resource_defaults(resource, rpm(1))
+        assert limiter.list_entities_with_custom_limits("a/b") == ids
+        assert limiter.list_entities_with_custom_limits(None) == ["default-only"]
+        assert limiter.list_resources_with_defaults() == ["x", "x/1", "y"]
+        found, cursor = [], None
+        while True:
+            page = limiter.list_entities_with_custom_limits("a/b", limit=7, cursor=cursor)
+            assert len(page) <= 7
+            found += page
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == ids
+        limiter.delete_limits("e00", "a/b")
+        assert limiter.list_entities_with_custom_limits("a/b") == ids[1:]
+
+    def test_resource_capacity(self, limiter: Any) -> None:
+        limiter.set_resource_defaults("r", [Limit.per_minute("rpm", 10), TPM])
+        limiter.set_limits("vip", rpm(100), "r")
+        limiter.set_limits("idle", rpm(50), "r")
+        limiter.try_acquire("a", "r", {"rpm": 3})
+        limiter.adjust("b", "r", {"rpm": 12, "tpm": 1})
+        limiter.try_acquire("vip", "r", {"rpm": 30})
+        limiter.try_acquire("a", "elsewhere", {"rpm": 1}, rpm(10))
+        capacity = limiter.get_resource_capacity("r", "rpm")
+        shown = [(entity.entity_id, entity.capacity, entity.available) for entity in capacity.entities]
+        assert shown == [("a", 10, 7), ("b", 10, -2), ("idle", 50, 50), ("vip", 100, 70)]
+        assert (capacity.total_capacity, capacity.total_available) == (170, 125)
+
+    def test_buckets_of_an_entity(self, limiter: Any, clock: ManualClock) -> None:
+        limiter.try_acquire("e", "r", {"rpm": 30, "tpm": 500}, [RPM, TPM])
+        limiter.penalize("e", "s", seconds=20, limits=[RPM])
+        limiter.try_acquire("e2", "r", {"rpm": 30}, [RPM])
+        clock.advance(5)
+        shown = [
+            (b.resource, b.limit, b.available, b.full_in_seconds, b.blocked_for_seconds)
+            for b in limiter.get_buckets("e")
+        ]
+        assert shown == [("r", RPM, 35, 25.0, 0.0), ("r", TPM, 1083, 25.0, 0.0), ("s", RPM, 0, 15.0, 15.0)]
+        assert [b.limit for b in limiter.get_buckets("e", "s")] == [RPM]
+        assert limiter.get_buckets("nobody") == []
+
+    def test_empty_limits_are_not_stored(self, limiter: Any) -> None:
+        calls: list[Callable[[], None]] = [
+            lambda: limiter.set_limits("e", []),
+            lambda: limiter.set_resource_defaults("r", []),
+            lambda: limiter.set_system_defaults([]),
+        ]
+        for call in calls:
+            with pytest.raises(ValidationError, match="empty"):
+                call()

@@ -1,0 +1,168 @@
+"""Bad input: a clear error that names the value, and nothing consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from ...core.errors import LimiterClosed, ValidationError
+from ...core.limit import Limit
+from .fixtures import RPM, TPM, Conformance
+
+BAD_AMOUNTS = [
+    0,
+    -1,
+    -0.001,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    10**13,
+    0.0001,
+    1.0005,
+    Decimal("0.0015"),
+    Fraction(1, 3),
+    "1",
+    None,
+    True,
+    [1],
+]
+BAD_IDENTIFIERS = ["", "a" * 257, "a b", " a", "a\n", "a\x00", "a#b", "#", "-a", ".a", "ä", "a\u200b", None, 7, b"a"]
+
+
+class InputConformance(Conformance):
+    @pytest.mark.parametrize("amount", BAD_AMOUNTS, ids=repr)
+    def test_amounts(self, limiter: Any, amount: Any) -> None:
+        for call in (limiter.try_acquire, limiter.time_until_available):
+            with pytest.raises(ValidationError) as caught:
+                call("e", "r", {"rpm": 1, "tpm": amount}, [RPM, TPM])
+            assert repr(amount) in str(caught.value)
+            assert "tpm" in str(caught.value)
+        with pytest.raises(ValidationError), limiter.acquire("e", "r", {"tpm": amount}, [RPM, TPM]):
+            pass
+        assert limiter.available("e", "r", [RPM, TPM]) == {"rpm": 60, "tpm": 1500}
+
+    @pytest.mark.parametrize("consume", [{}, None, "rpm", ["rpm"], 5], ids=repr)
+    def test_consume_that_names_nothing(self, limiter: Any, consume: Any) -> None:
+        with pytest.raises(ValidationError, match="consume"):
+            limiter.try_acquire("e", "r", consume, [RPM])
+
+    def test_unknown_limit_name(self, limiter: Any) -> None:
+        for call in (limiter.try_acquire, limiter.adjust, limiter.time_until_available):
+            with pytest.raises(ValidationError, match=r"'rps'.*rpm, tpm"):
+                call("e", "r", {"rpm": 1, "rps": 1}, [RPM, TPM])
+        assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
+
+    def test_no_limits_configured(self, limiter: Any) -> None:
+        calls: list[Callable[[], Any]] = [
+            lambda: limiter.try_acquire("e", "r", {"rpm": 1}),
+            lambda: limiter.try_acquire("e", "r", {"rpm": 1}, []),
+            lambda: limiter.available("e", "r"),
+            lambda: limiter.adjust("e", "r", {"rpm": 1}),
+            lambda: limiter.penalize("e", "r", seconds=1),
+        ]
+        for call in calls:
+            with pytest.raises(ValidationError, match=r"no limits.*'e'.*'r'.*set_limits"):
+                call()
+
+    @pytest.mark.parametrize("identifier", BAD_IDENTIFIERS, ids=repr)
+    def test_identifiers(self, limiter: Any, identifier: Any) -> None:
+        calls: list[Callable[[], Any]] = [
+            lambda: limiter.try_acquire(identifier, "r", {"rpm": 1}, [RPM]),
+            lambda: limiter.try_acquire("e", identifier, {"rpm": 1}, [RPM]),
+            lambda: limiter.available(identifier, "r", [RPM]),
+            lambda: limiter.create_entity(identifier),
+            lambda: limiter.get_entity(identifier),
+            lambda: limiter.delete_entity(identifier),
+            lambda: limiter.get_children(identifier),
+            lambda: limiter.set_limits(identifier, [RPM]),
+            lambda: limiter.set_resource_defaults(identifier, [RPM]),
+            lambda: limiter.reset(identifier, "r"),
+            lambda: limiter.get_buckets(identifier),
+        ]
+        for call in calls:
+            with pytest.raises(ValidationError, match=r"entity_id|resource|parent_id"):
+                call()
+
+    def test_identifiers_that_are_fine(self, limiter: Any) -> None:
+        for entity_id in ("a" * 256, "user:42", "me@example.com", "A.b_c-d", "0"):
+            assert limiter.try_acquire(entity_id, "POST:/v1/chat", {"rpm": 1}, [RPM])
+        with pytest.raises(ValidationError, match="a/b"):
+            limiter.try_acquire("a/b", "r", {"rpm": 1}, [RPM])
+
+    def test_limits_that_are_none(self, limiter: Any) -> None:
+        for limits in ([RPM, Limit.per_day("rpm", 1)], ["10/minute"], [None], RPM, "10/minute"):
+            with pytest.raises(ValidationError):
+                limiter.try_acquire("e", "r", {"rpm": 1}, limits)
+            with pytest.raises(ValidationError):
+                limiter.set_limits("e", limits)
+        with pytest.raises(ValidationError, match="twice"):
+            limiter.set_system_defaults([RPM, Limit.per_day("rpm", 1)])
+
+    def test_entities(self, limiter: Any) -> None:
+        settings: list[dict[str, Any]] = [
+            {"name": 5},
+            {"name": "n" * 257},
+            {"cascade": 1},
+            {"metadata": []},
+            {"metadata": {"x": object()}},
+        ]
+        for bad in settings:
+            with pytest.raises(ValidationError, match=next(iter(bad))):
+                limiter.create_entity("e", **bad)
+        with pytest.raises(ValidationError, match="metadata"):
+            limiter.create_entity("e", metadata={"x": float("nan")})
+
+    def test_choices(self, limiter: Any) -> None:
+        with pytest.raises(ValidationError, match=r"on_error.*'ignore'"):
+            limiter.acquire("e", "r", {"rpm": 1}, [RPM], on_error="ignore")
+        with pytest.raises(ValidationError, match=r"on_unavailable.*'panic'"):
+            limiter.try_acquire("e", "r", {"rpm": 1}, [RPM], on_unavailable="panic")
+        with pytest.raises(ValidationError, match="on_unavailable"):
+            limiter.set_system_defaults([RPM], on_unavailable="panic")
+        for bad in ({}, {"seconds": 0}, {"seconds": -1}, {"factor": 2}, {"factor": -0.1}, {"factor": 0.3333}):
+            with pytest.raises(ValidationError):
+                limiter.penalize("e", "r", limits=[RPM], **bad)
+        assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
+
+    def test_settings(self, open_limiter: Callable[..., Any]) -> None:
+        for bad in (
+            {"namespace": "a/b"},
+            {"namespace": ""},
+            {"on_unavailable": "panic"},
+            {"config_cache_ttl": -1},
+            {"config_cache_ttl": "60"},
+            {"store_timeout": 0},
+            {"store_timeout": float("inf")},
+            {"clock": 5},
+        ):
+            with pytest.raises(ValidationError, match=next(iter(bad))):
+                open_limiter(**bad)
+
+    def test_a_closed_limiter(self, open_limiter: Callable[..., Any]) -> None:
+        limiter = open_limiter()
+        limiter.set_system_defaults([RPM])
+        assert limiter.try_acquire("e", "r", {"rpm": 1})
+        lease = limiter.try_acquire("e", "r", {"rpm": 1}).lease
+        limiter.close()
+        limiter.close()
+        for call in (
+            lambda: limiter.try_acquire("e", "r", {"rpm": 1}),
+            lambda: limiter.acquire("e", "r", {"rpm": 1}).__enter__(),
+            lambda: limiter.available("e", "r"),
+            lambda: limiter.get_entity("e"),
+            lambda: lease.consume(rpm=1),
+            limiter.ping,
+        ):
+            with pytest.raises(LimiterClosed, match="closed"):
+                call()
+        assert open_limiter().available("e", "r") == {"rpm": 58}
+
+    def test_life(self, open_limiter: Callable[..., Any]) -> None:
+        limiter = open_limiter()
+        limiter.setup()
+        limiter.setup()
+        limiter.ping()

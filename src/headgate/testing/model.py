@@ -1,0 +1,112 @@
+"""A second opinion: the meaning of headgate in exact rationals, written without a look at `core`.
+
+Slow, small and obvious. The conformance suite runs a store and this side by side and compares every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, floor
+from typing import TypeAlias
+
+from ..core.limit import Limit
+
+Place: TypeAlias = "tuple[str, str, str]"  # entity, resource, limit name
+
+
+def _tokens(milli: int) -> Fraction:
+    return Fraction(milli, 1000)
+
+
+@dataclass
+class ModelBucket:
+    limit: Limit
+    tokens: Fraction
+    at_ms: int
+    blocked_until_ms: int = 0
+
+    @classmethod
+    def full(cls, limit: Limit, now_ms: int) -> ModelBucket:
+        return cls(limit, _tokens(limit.capacity_milli), now_ms)
+
+    @property
+    def capacity(self) -> Fraction:
+        return _tokens(self.limit.capacity_milli)
+
+    @property
+    def rate_per_ms(self) -> Fraction:
+        return _tokens(self.limit.refill_milli) / self.limit.period_ms
+
+    def at(self, now_ms: int) -> ModelBucket:
+        now_ms = max(now_ms, self.at_ms)
+        tokens = min(self.capacity, self.tokens + (now_ms - self.at_ms) * self.rate_per_ms)
+        return ModelBucket(self.limit, tokens, now_ms, self.blocked_until_ms)
+
+    def under(self, limit: Limit) -> ModelBucket:
+        if limit == self.limit:
+            return self
+        tokens = self.tokens + max(Fraction(0), _tokens(limit.capacity_milli) - self.capacity)
+        # The fraction of a millitoken is carried over in the new limit's grain, rounded down.
+        grain = 1000 * limit.period_ms
+        tokens = min(Fraction(floor(tokens * grain), grain), _tokens(limit.capacity_milli))
+        return ModelBucket(limit, tokens, self.at_ms, self.blocked_until_ms)
+
+    def wait_ms(self, amount: Fraction) -> int | None:
+        if amount > self.capacity:
+            return None
+        missing = max(Fraction(0), amount - self.tokens)
+        return max(ceil(missing / self.rate_per_ms), self.blocked_until_ms - self.at_ms)
+
+    def less(self, amount: Fraction) -> ModelBucket:
+        return ModelBucket(self.limit, min(self.capacity, self.tokens - amount), self.at_ms, self.blocked_until_ms)
+
+    def available(self) -> int:
+        return floor(min(self.tokens, Fraction(0)) if self.blocked_until_ms > self.at_ms else self.tokens)
+
+
+@dataclass
+class ModelLimiter:
+    """Buckets by place, and the same verbs as a limiter, on charges instead of entities."""
+
+    buckets: dict[Place, ModelBucket] = field(default_factory=dict)
+
+    def look(self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int) -> dict[Place, ModelBucket]:
+        """The buckets at `now_ms` under the limits of the charges. Looking lets time pass, and changes nothing else."""
+        seen = {}
+        for place, (limit, _) in charges.items():
+            bucket = self.buckets.get(place, ModelBucket.full(limit, now_ms)).at(now_ms)
+            self.buckets[place] = bucket
+            seen[place] = bucket.under(limit)
+        return seen
+
+    def waits(self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int) -> dict[Place, int | None]:
+        seen = self.look(charges, now_ms)
+        return {place: seen[place].wait_ms(amount) for place, (_, amount) in charges.items()}
+
+    def take(
+        self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int, max_wait_ms: int = 0
+    ) -> tuple[bool, int | None]:
+        seen = self.look(charges, now_ms)
+        waits = [seen[place].wait_ms(amount) for place, (_, amount) in charges.items()]
+        longest = None if None in waits else max(wait for wait in waits if wait is not None)
+        allowed = longest is not None and longest <= max_wait_ms
+        for place, (_, amount) in charges.items():
+            self.buckets[place] = seen[place].less(amount) if allowed else seen[place]
+        return allowed, longest
+
+    def force(self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int) -> None:
+        seen = self.look(charges, now_ms)
+        for place, (_, amount) in charges.items():
+            self.buckets[place] = seen[place].less(amount)
+
+    def penalize(
+        self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int, block_ms: int, keep_milli: int
+    ) -> None:
+        for place, bucket in self.look(charges, now_ms).items():
+            if block_ms:
+                bucket.blocked_until_ms = max(bucket.blocked_until_ms, bucket.at_ms + block_ms)
+            if keep_milli < 1000 and bucket.tokens > 0:
+                bucket.tokens = _tokens(floor(bucket.tokens * 1000) * keep_milli // 1000)
+            self.buckets[place] = bucket

@@ -1,0 +1,104 @@
+"""How limits are spelled, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Limit, LimitStatus, RateLimitExceeded, ValidationError
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("100/minute", Limit.per_minute("x", 100)),
+        ("100/minute burst 150", Limit.per_minute("x", 100, burst=150)),
+        ("10 / second", Limit.per_second("x", 10)),
+        ("5 per 10 seconds", Limit.custom("x", 5, 5, 10)),
+        ("5/10s", Limit.custom("x", 5, 5, 10)),
+        ("1_000_000/day", Limit.per_day("x", 1_000_000)),
+        ("0.5/hour", Limit.per_hour("x", 0.5)),
+        ("2/500ms", Limit.custom("x", 2, 2, 0.5)),
+        ("1/1.5h", Limit.custom("x", 1, 1, 5400)),
+        ("  7/WEEK Burst 9 ", Limit.custom("x", 9, 7, 604_800)),
+        ("3/min", Limit.per_minute("x", 3)),
+        ("3/m", Limit.per_minute("x", 3)),
+        ("3/2days", Limit.custom("x", 3, 3, 172_800)),
+    ],
+)
+def test_parse(spec: str, expected: Limit) -> None:
+    assert Limit.parse("x", spec) == expected
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", "10", "/minute", "10/", "ten/minute", "10/fortnight", "-1/minute", "10/minute burst", "1e3/day", None, 5],
+)
+def test_what_cannot_be_parsed(spec: Any) -> None:
+    with pytest.raises(ValidationError, match="100/minute") as caught:
+        Limit.parse("x", spec)
+    assert repr(spec) in str(caught.value)
+
+
+limits = st.builds(
+    Limit.from_stored,
+    st.just("x"),
+    st.integers(1, 10**15),
+    st.integers(1, 10**15),
+    st.one_of(st.integers(1, 366 * 86_400_000), st.sampled_from([1, 1000, 60_000, 3_600_000, 86_400_000, 604_800_000])),
+)
+
+
+@given(limits)
+def test_every_limit_survives_its_spelling_its_dict_and_pickle(limit: Limit) -> None:
+    assert Limit.parse("x", str(limit)) == limit
+    assert Limit.from_dict(limit.as_dict()) == limit
+    assert pickle.loads(pickle.dumps(limit)) == limit
+    assert hash(limit) == hash(Limit.parse("x", str(limit)))
+    assert eval(repr(limit)) == limit
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, float("nan"), float("inf"), 10**12 + 1, 0.0001, "5", None, True, Decimal("0.0005")]
+)
+@pytest.mark.parametrize("field", ["capacity", "refill_amount"])
+def test_amounts_out_of_range(field: str, value: Any) -> None:
+    arguments: dict[str, Any] = {"capacity": 1, "refill_amount": 1, "refill_period_seconds": 1, field: value}
+    with pytest.raises(ValidationError, match=field) as caught:
+        Limit("x", **arguments)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), 0.0005, 366 * 86_400 + 1, "1", None])
+def test_periods_out_of_range(value: Any) -> None:
+    with pytest.raises(ValidationError, match="refill_period_seconds"):
+        Limit("x", 1, 1, value)
+
+
+def test_the_ends_of_the_range_are_in() -> None:
+    assert Limit("x", 0.001, 0.001, 0.001).capacity == 0.001
+    assert Limit("x", 10**12, 10**12, 366 * 86_400).refill_period_seconds == 366 * 86_400
+
+
+@pytest.mark.parametrize("name", ["", "1x", "a" * 65, "a b", "a#b", "a/b", "ä", "a\n", None])
+def test_bad_names(name: Any) -> None:
+    with pytest.raises(ValidationError, match="limit name"):
+        Limit.per_minute(name, 1)
+
+
+def test_a_limit_lacking_a_field() -> None:
+    with pytest.raises(ValidationError, match="refill_amount"):
+        Limit.from_dict({"name": "x", "capacity": 1})
+
+
+def test_a_refusal_survives_pickle() -> None:
+    status = LimitStatus("e", "r", "rpm", Limit.per_minute("rpm", 1), 0, 1, True, 1500)
+    error = RateLimitExceeded([status])
+    copy = pickle.loads(pickle.dumps(error))
+    assert copy.as_dict() == error.as_dict()
+    assert (copy.retry_after_seconds, copy.retry_after_header) == (1.5, "2")

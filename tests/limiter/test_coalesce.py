@@ -1,0 +1,174 @@
+"""Group commit among threads, and flights of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from headgate import Limit, RateLimiterUnavailable
+from headgate.core.decide import Answer, Charge, Mode, Request
+from headgate.limiter.coalesce import TaskCoalescer, ThreadCoalescer
+
+LIMIT = Limit.per_minute("x", 100)
+
+
+def take(amount: int) -> Request:
+    return Request(Mode.TAKE, (Charge("n/e#r", LIMIT, amount),))
+
+
+class SlowStore:
+    """Allows everything, remembers its batches, and answers only when it is let."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.arrived = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def settle(self, batch: Sequence[Request]) -> list[Answer]:
+        self.batches.append([request.charges[0].amount_milli for request in batch])
+        self.arrived.release()
+        assert self.go.acquire(timeout=10)
+        return [Answer(True, 0, [(request.charges[0].amount_milli, 0)]) for request in batch]
+
+
+def started(coalescer: ThreadCoalescer, amount: int, answers: dict[int, int]) -> threading.Thread:
+    def work() -> None:
+        answers[amount] = coalescer.settle(take(amount)).levels[0][0]
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def queued(coalescer: ThreadCoalescer, count: int) -> None:
+    while len(coalescer._queue) < count:
+        pass
+
+
+def test_threads_share_a_call_in_the_order_they_came() -> None:
+    store, answers = SlowStore(), {}
+    coalescer = ThreadCoalescer(store.settle)
+    threads = [started(coalescer, 1, answers)]
+    assert store.arrived.acquire(timeout=10)
+    for amount in (2, 3, 4):
+        threads.append(started(coalescer, amount, answers))
+        queued(coalescer, amount - 1)
+    store.go.release(2)
+    for thread in threads:
+        thread.join(10)
+    assert store.batches == [[1], [2, 3, 4]]
+    assert answers == {1: 1, 2: 2, 3: 3, 4: 4}
+    assert not coalescer._led
+
+
+def test_an_error_of_a_call_reaches_everyone_in_it() -> None:
+    failing = threading.Event()
+
+    def settle(batch: Sequence[Request]) -> list[Answer]:
+        failing.set()
+        raise RateLimiterUnavailable("away")
+
+    coalescer = ThreadCoalescer(settle)
+    for _ in range(2):
+        with pytest.raises(RateLimiterUnavailable, match="away"):
+            coalescer.settle(take(1))
+
+
+def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
+    store, answers = SlowStore(), {}
+    calls = 0
+
+    def settle(batch: Sequence[Request]) -> list[Answer]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            store.arrived.release()
+            assert store.go.acquire(timeout=10)
+            raise KeyboardInterrupt
+        return store.settle(batch)
+
+    coalescer = ThreadCoalescer(settle)
+    interrupted = []
+
+    def lead() -> None:
+        try:
+            coalescer.settle(take(1))
+        except KeyboardInterrupt:
+            interrupted.append(True)
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    assert store.arrived.acquire(timeout=10)
+    follower = started(coalescer, 2, answers)
+    queued(coalescer, 1)
+    store.go.release(2)
+    leader.join(10)
+    follower.join(10)
+    assert interrupted == [True]
+    assert answers == {2: 2}
+
+
+def test_tasks_share_a_call() -> None:
+    batches: list[list[int]] = []
+
+    async def settle(batch: Sequence[Request]) -> list[Answer]:
+        batches.append([request.charges[0].amount_milli for request in batch])
+        await asyncio.sleep(0)
+        return [Answer(True, 0, []) for _ in batch]
+
+    async def scenario(together: bool) -> None:
+        coalescer = TaskCoalescer(settle, together=together)
+        await asyncio.gather(*(coalescer.settle(take(n)) for n in range(1, 5)))
+        await coalescer.settle(take(5))
+
+    asyncio.run(scenario(together=True))
+    assert batches == [[1, 2, 3, 4], [5]]
+    batches.clear()
+    asyncio.run(scenario(together=False))
+    assert batches == [[1], [2], [3], [4], [5]]
+
+
+def test_a_cancelled_take_that_was_not_sent_is_never_sent() -> None:
+    sent: list[int] = []
+    go = asyncio.Event
+
+    async def scenario() -> None:
+        gate = go()
+
+        async def settle(batch: Sequence[Request]) -> list[Answer]:
+            sent.extend(request.charges[0].amount_milli for request in batch)
+            await gate.wait()
+            return [Answer(True, 0, []) for _ in batch]
+
+        coalescer = TaskCoalescer(settle, together=True)
+        first = asyncio.create_task(coalescer.settle(take(1)))
+        await asyncio.sleep(0.001)
+        second = asyncio.create_task(coalescer.settle(take(2)))
+        await asyncio.sleep(0.001)
+        first.cancel()
+        second.cancel()
+        await asyncio.sleep(0.001)
+        assert not first.done(), "its answer is awaited, to be given back"
+        gate.set()
+        await asyncio.wait([first, second])
+        assert first.cancelled()
+        assert second.cancelled()
+
+    asyncio.run(scenario())
+    assert sent == [1, -1]
+
+
+def test_one_limiter_on_two_event_loops() -> None:
+    async def settle(batch: Sequence[Request]) -> list[Answer]:
+        return [Answer(True, 0, []) for _ in batch]
+
+    coalescer = TaskCoalescer(settle, together=True)
+
+    async def scenario() -> bool:
+        return (await coalescer.settle(take(1))).allowed
+
+    assert asyncio.run(scenario())
+    assert asyncio.run(scenario())

@@ -1,0 +1,123 @@
+"""When the store is away: block, or allow and say so. The store here is a real one that is told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headgate import Limit, RateLimiter, RateLimiterUnavailable, SyncRateLimiter, ValidationError, register_store
+from headgate.core.decide import Answer, Request
+from headgate.stores.memory.store import MemoryStore
+
+RPM = Limit.per_minute("rpm", 60)
+
+
+class MoodyStore(MemoryStore):
+    in_process = False
+    away = False
+
+    def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        self._check()
+        return super().settle(batch, now_ms)
+
+    def get_records(self, keys: Sequence[str], now_ms: int | None) -> Any:
+        self._check()
+        return super().get_records(keys, now_ms)
+
+    def _check(self) -> None:
+        if self.away:
+            raise RateLimiterUnavailable("the store is away")
+
+
+@pytest.fixture
+def store() -> MoodyStore:
+    store = MoodyStore()
+    register_store("moody", lambda url, timeout: store)
+    return store
+
+
+def test_block_is_the_default(store: MoodyStore) -> None:
+    limiter = SyncRateLimiter("moody://")
+    store.away = True
+    with pytest.raises(RateLimiterUnavailable), limiter.acquire("e", "r", {"rpm": 1}, [RPM]):
+        pytest.fail("the body ran")
+    store.away = False
+    assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_allow_passes_and_says_so(store: MoodyStore, warm: bool) -> None:
+    limiter = SyncRateLimiter("moody://", on_unavailable="allow")
+    if warm:
+        assert limiter.try_acquire("e", "r", {"rpm": 1}, [RPM])
+    store.away = True
+    decision = limiter.try_acquire("e", "r", {"rpm": 1}, [RPM])
+    assert decision.allowed
+    assert decision.degraded
+    assert decision.statuses == []
+    with limiter.acquire("e", "r", {"rpm": 1}, [RPM]) as lease:
+        assert lease.degraded
+        lease.consume(rpm=5)
+        lease.adjust(rpm=5)
+        lease.release(rpm=5)
+        assert lease.consumed == {}
+    store.away = False
+    assert not limiter.try_acquire("e", "r", {"rpm": 1}, [RPM]).degraded
+
+
+def test_the_call_overrides_the_stored_policy_and_that_the_limiters(store: MoodyStore) -> None:
+    limiter = SyncRateLimiter("moody://")
+    limiter.set_system_defaults([RPM], on_unavailable="allow")
+    assert not limiter.try_acquire("e", "r", {"rpm": 1}).degraded
+    store.away = True
+    assert limiter.try_acquire("e", "r", {"rpm": 1}).degraded
+    with pytest.raises(RateLimiterUnavailable):
+        limiter.try_acquire("e", "r", {"rpm": 1}, on_unavailable="block")
+
+
+def test_bad_input_is_an_error_even_then(store: MoodyStore) -> None:
+    limiter = SyncRateLimiter("moody://", on_unavailable="allow")
+    store.away = True
+    with pytest.raises(ValidationError):
+        limiter.try_acquire("a b", "r", {"rpm": 1}, [RPM])
+
+
+def test_the_bodys_error_is_not_hidden_by_a_failed_rollback(
+    store: MoodyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = SyncRateLimiter("moody://")
+    caplog.set_level(logging.WARNING, "headgate")
+    with pytest.raises(ValueError, match="mine"), limiter.acquire("e", "r", {"rpm": 1}, [RPM]):
+        store.away = True
+        raise ValueError("mine")
+    assert "could not be rolled back" in caplog.text
+
+
+def test_tasks_too(store: MoodyStore) -> None:
+    async def scenario() -> None:
+        async with RateLimiter("moody://") as limiter:
+            store.away = True
+            results = await asyncio.gather(
+                *(limiter.try_acquire("e", "r", {"rpm": 1}, [RPM], on_unavailable="allow") for _ in range(3)),
+                limiter.try_acquire("e", "r", {"rpm": 1}, [RPM]),
+                return_exceptions=True,
+            )
+            assert [getattr(result, "degraded", type(result)) for result in results] == [
+                True, True, True, RateLimiterUnavailable,
+            ]  # fmt: skip
+
+    asyncio.run(scenario())
+
+
+def test_an_adjustment_that_failed_is_not_counted(store: MoodyStore) -> None:
+    limiter = SyncRateLimiter("moody://")
+    with limiter.acquire("e", "r", {"rpm": 1}, [RPM]) as lease:
+        store.away = True
+        with pytest.raises(RateLimiterUnavailable):
+            lease.adjust(rpm=5)
+        assert lease.consumed == {"rpm": 1}
+        store.away = False

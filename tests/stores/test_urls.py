@@ -1,0 +1,69 @@
+"""Opening stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate import Limit, RateLimiter, SyncRateLimiter, ValidationError
+from headgate.stores.memory.store import IDLE_MS, MemoryStore
+from headgate.testing import ManualClock
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, SyncRateLimiter])
+@pytest.mark.parametrize(
+    "url",
+    ["", "nope", "nope://x", "memory", "memory:", "://", "sqlite://", "sqlite://x.db", "sqlite:///", "memory://a/b",
+     "sqlite:///:memory:", "sqlite:///a.db?mode=ro", None, 5],
+)  # fmt: skip
+def test_urls_that_name_no_store(kind: Any, url: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        kind(url)
+    assert repr(url) in str(caught.value)
+    assert "://" in str(caught.value)
+
+
+def test_memory_is_private_unless_it_has_a_name() -> None:
+    limit = [Limit.per_minute("x", 10)]
+    private = SyncRateLimiter("memory://")
+    assert private.try_acquire("e", "r", {"x": 10}, limit)
+    assert SyncRateLimiter("memory://").available("e", "r", limit) == {"x": 10}
+    assert SyncRateLimiter("memory://test-urls").try_acquire("e", "r", {"x": 10}, limit)
+    assert SyncRateLimiter("memory://test-urls").available("e", "r", limit) == {"x": 0}
+
+
+def test_memory_stays_bounded_when_buckets_are_full_again() -> None:
+    clock = ManualClock()
+    limiter = SyncRateLimiter("memory://", clock=clock)
+    store = limiter._store
+    assert isinstance(store, MemoryStore)
+    limits = [Limit.per_second("x", 10)]
+    for n in range(20_000):
+        clock.advance(0.1)
+        assert limiter.try_acquire(f"e{n}", "r", {"x": 1}, limits)
+        assert len(store._rows) <= 4 * IDLE_MS // 100
+    assert len(store._hand) == len(store._rows)
+
+
+def test_memory_keeps_buckets_that_are_not_full() -> None:
+    clock = ManualClock()
+    limiter = SyncRateLimiter("memory://", clock=clock)
+    day = [Limit.per_day("x", 10)]
+    limiter.adjust("debtor", "r", {"x": 25}, day)
+    limiter.penalize("punished", "r", seconds=86_400, limits=day)
+    for n in range(2_000):
+        clock.advance(30)
+        limiter.try_acquire(f"e{n}", "r", {"x": 1}, [Limit.per_second("x", 10)])
+    assert limiter.available("debtor", "r", day) == {"x": -9}
+    assert limiter.available("punished", "r", day) == {"x": 0}
+
+
+def test_resetting_again_and_again_leaks_nothing() -> None:
+    limiter = SyncRateLimiter("memory://", clock=ManualClock())
+    store = limiter._store
+    assert isinstance(store, MemoryStore)
+    for _ in range(1000):
+        limiter.adjust("e", "r", {"x": 5}, [Limit.per_day("x", 10)])
+        limiter.reset("e", "r")
+    assert len(store._hand) == len(store._rows) == 1
