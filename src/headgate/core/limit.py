@@ -40,6 +40,7 @@ class Limit:
     capacity_milli: int = field(repr=False)
     refill_milli: int = field(repr=False)
     period_ms: int = field(repr=False)
+    _hash: int = field(repr=False, compare=False)
 
     def __init__(self, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> None:
         put = object.__setattr__
@@ -47,6 +48,10 @@ class Limit:
         put(self, "capacity_milli", tokens_to_milli(capacity, f"capacity of limit {name!r}"))
         put(self, "refill_milli", tokens_to_milli(refill_amount, f"refill_amount of limit {name!r}"))
         put(self, "period_ms", seconds_to_ms(refill_period_seconds, f"refill_period_seconds of limit {name!r}"))
+        put(self, "_hash", hash((name, self.capacity_milli, self.refill_milli, self.period_ms)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def capacity(self) -> int | float:
@@ -102,7 +107,12 @@ class Limit:
         put(limit, "capacity_milli", capacity_milli)
         put(limit, "refill_milli", refill_milli)
         put(limit, "period_ms", period_ms)
+        put(limit, "_hash", hash((name, capacity_milli, refill_milli, period_ms)))
         return limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The hash of a string differs from process to process.
+        return Limit.from_stored, (self.name, self.capacity_milli, self.refill_milli, self.period_ms)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.errors import RateLimitExceeded
+from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Settle, Sleep, StoreCall, arun
 from ..stores import OffloadedStore, open_async_store
@@ -88,12 +88,6 @@ class RateLimiter(BaseLimiter):
         on_unavailable: OnUnavailable | None = None,
     ) -> Decision[Lease]:
         """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail."""
-        if self._direct is not None and limits is None and max_wait == 0 and not self._closed:
-            # The short cut past the plan: nothing to wait for, nothing to fail.
-            chain = self._cache.get(entity_id, resource)
-            if chain is not None:
-                request = chain.take(consume)
-                return Decision(self, chain, request, self._direct((request,), self._clock.now_ms())[0])
         return await self._decide(entity_id, resource, consume, limits, max_wait, on_unavailable)
 
     async def _decide(
@@ -106,6 +100,19 @@ class RateLimiter(BaseLimiter):
         on_unavailable: OnUnavailable | None,
         on_error: OnError = "rollback",
     ) -> Decision[Lease]:
+        if max_wait == 0 and on_unavailable is None and not self._closed:
+            # The short cut past the plan, for the acquire that most acquires are.
+            chain = self._cache.get(entity_id, resource)
+            if chain is not None:
+                if limits is not None:
+                    chain = chain.under(limits)
+                request = chain.take(consume)
+                try:
+                    return Decision(self, chain, request, await self._settle(request), on_error)
+                except RateLimiterUnavailable:
+                    if self._policy(chain, None) != "allow":
+                        raise
+                    return Decision(self, chain, None, None, on_error)
         plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
         outcome = await arun(plan, self._perform)
         return Decision(self, outcome.chain, outcome.request, outcome.answer, on_error)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import LimiterClosed, ValidationError
 from ..core.names import check_namespace
 from .cache import CacheStats, ChainCache
+from .chain import Chain
 from .clock import Clock, SystemClock
 
 OnUnavailable: TypeAlias = Literal["block", "allow"]
@@ -65,12 +65,16 @@ class BaseLimiter:
         self._clock: Clock = clock or SystemClock()
         self._clock_given = clock is not None
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
-        self._cache = ChainCache(ttl, clock.now_ms if clock else _monotonic_ms)
+        self._cache = ChainCache(ttl, clock.now_ms if clock else None)
         self._closed = False
         self._open()
 
     def _open(self) -> None:
         raise NotImplementedError
+
+    def _policy(self, chain: Chain | None, on_unavailable: str | None) -> str:
+        """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
+        return on_unavailable or (chain and chain.on_unavailable) or self.on_unavailable
 
     def _check_open(self) -> None:
         if self._closed:
@@ -85,7 +89,3 @@ class BaseLimiter:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, namespace={self.namespace!r})"
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,19 +20,19 @@ class CacheStats:
 
 
 class ChainCache:
-    """Chains by entity and resource, each for `ttl_seconds`. Safe to use from many threads."""
+    """Chains by entity and resource, each for `ttl_seconds` by the clock given. Safe to use from many threads."""
 
-    def __init__(self, ttl_seconds: float, now_ms: Callable[[], int]) -> None:
+    def __init__(self, ttl_seconds: float, now_ms: Callable[[], int] | None) -> None:
         self._ttl_seconds = ttl_seconds
-        self._ttl_ms = int(ttl_seconds * 1000)
-        self._now_ms = now_ms
-        self._entries: dict[tuple[str, str], tuple[int, Chain]] = {}
+        self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
+        self._now: Callable[[], float] = now_ms or time.monotonic
+        self._entries: dict[tuple[str, str], tuple[float, Chain]] = {}
         self._hits = self._misses = 0
         self.generation = 0
 
     def get(self, entity_id: str, resource: str) -> Chain | None:
         entry = self._entries.get((entity_id, resource))
-        if entry is not None and self._now_ms() < entry[0]:
+        if entry is not None and self._now() < entry[0]:
             self._hits += 1
             return entry[1]
         self._misses += 1
@@ -39,11 +40,11 @@ class ChainCache:
 
     def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
         """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
-        if self._ttl_ms == 0 or generation != self.generation:
+        if self._ttl == 0 or generation != self.generation:
             return
         if len(self._entries) >= _CAPACITY:
             self._entries.clear()
-        self._entries[entity_id, resource] = (self._now_ms() + self._ttl_ms, chain)
+        self._entries[entity_id, resource] = (self._now() + self._ttl, chain)
 
     def clear(self) -> None:
         self.generation += 1

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core.decide import Charge, Mode, Request
 from ..core.errors import ValidationError
-from ..core.limit import Limit
+from ..core.limit import Limit, by_name
 from ..core.units import MAX_AMOUNT, tokens_to_milli
 
-_KEPT_REQUESTS = 32
+_KEPT = 32
 
 
 class Link(NamedTuple):
@@ -22,7 +22,7 @@ class Link(NamedTuple):
 class Chain:
     """The links, the entity's first, and where its limits came from."""
 
-    __slots__ = ("_requests", "links", "on_unavailable", "resource", "source")
+    __slots__ = ("_requests", "_variants", "links", "on_unavailable", "resource", "source")
 
     def __init__(
         self, links: Sequence[Link], resource: str, source: str | None = None, on_unavailable: str | None = None
@@ -31,14 +31,26 @@ class Chain:
         self.resource = resource
         self.source = source
         self.on_unavailable = on_unavailable
+        # What callers ask for again and again is made once.
         self._requests: dict[tuple[tuple[str, Any], ...], Request] = {}
+        self._variants: dict[tuple[Limit, ...], Chain] = {}
 
-    def under(self, limits: Mapping[str, Limit]) -> Chain:
+    def under(self, limits: Iterable[Limit]) -> Chain:
         """The same chain with the caller's own limits. An ancestor keeps the ones stored for it, if there are any."""
-        first, *ancestors = self.links
-        links = [first._replace(limits=limits)]
-        links += [link if link.limits else link._replace(limits=limits) for link in ancestors]
-        return Chain(links, self.resource, self.source, self.on_unavailable)
+        try:
+            place = tuple(limits)
+            known = self._variants.get(place)
+        except TypeError:
+            place, known = (), None  # no limits: by_name() says so
+        if known is None:
+            named = by_name(limits if isinstance(limits, str) else place or limits)
+            first, *ancestors = self.links
+            links = [first._replace(limits=named)]
+            links += [link if link.limits else link._replace(limits=named) for link in ancestors]
+            known = Chain(links, self.resource, self.source, self.on_unavailable)
+            if len(self._variants) < _KEPT:
+                self._variants[place] = known
+        return known
 
     def limits(self) -> Mapping[str, Limit]:
         """The entity's limits. An acquire with none is an error, not a pass."""
@@ -51,7 +63,7 @@ class Chain:
         return self.links[0].limits
 
     def take(self, consume: Mapping[str, Any]) -> Request:
-        """The request that takes `consume` from every link. The same one is asked for again and again: keep it."""
+        """The request that takes `consume` from every link."""
         try:
             place = tuple(consume.items())
             known = self._requests.get(place)
@@ -59,7 +71,7 @@ class Chain:
             place, known = (), None  # not a mapping, or no numbers: amounts() says so
         if known is None:
             known = Request(Mode.TAKE, self.charges(self.amounts(consume)))
-            if len(self._requests) < _KEPT_REQUESTS:
+            if len(self._requests) < _KEPT:
                 self._requests[place] = known
         return known
 

@@ -27,7 +27,7 @@ def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iter
         generation = limiter._cache.generation
         chain = yield from _read_chain_plan(limiter, check_entity_id(entity_id), check_resource(resource))
         limiter._cache.put(entity_id, resource, chain, generation)
-    return chain if limits is None else chain.under(by_name(limits))
+    return chain if limits is None else chain.under(limits)
 
 
 def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[Chain]:

@@ -117,12 +117,13 @@ class BaseLease:
         taken = {name: -milli for name, milli in self._taken_milli.items() if milli > 0}
         yield from self._force_plan(taken)
 
-    def _exit_plan(self, error: BaseException | None) -> Plan[None]:
-        if self._ended:
-            return
-        if error is None or self._on_error == "keep":
-            yield from self._commit_plan()
-            return
+    def _kept(self, error: BaseException | None) -> bool:
+        """At the end of the body: is there nothing to give back?"""
+        if not self._ended and (error is None or self._on_error == "keep"):
+            self._ended = "committed"
+        return bool(self._ended)
+
+    def _undo_plan(self) -> Plan[None]:
         try:
             yield from self._rollback_plan()
         except RateLimiterUnavailable as unavailable:
@@ -145,7 +146,7 @@ class Lease(BaseLease):
     release = coroutine(BaseLease._release_plan)
     commit = coroutine(BaseLease._commit_plan)
     rollback = coroutine(BaseLease._rollback_plan)
-    _exit = coroutine(BaseLease._exit_plan)
+    _undo = coroutine(BaseLease._undo_plan)
 
     async def __aenter__(self) -> Lease:
         self._check_active()
@@ -154,7 +155,8 @@ class Lease(BaseLease):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._exit(error)
+        if not self._kept(error):
+            await self._undo()
 
 
 class SyncLease(BaseLease):
@@ -172,7 +174,7 @@ class SyncLease(BaseLease):
     release = blocking(BaseLease._release_plan)
     commit = blocking(BaseLease._commit_plan)
     rollback = blocking(BaseLease._rollback_plan)
-    _exit = blocking(BaseLease._exit_plan)
+    _undo = blocking(BaseLease._undo_plan)
 
     def __enter__(self) -> SyncLease:
         self._check_active()
@@ -181,4 +183,5 @@ class SyncLease(BaseLease):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._exit(error)
+        if not self._kept(error):
+            self._undo()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.errors import RateLimitExceeded
+from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Settle, Sleep, StoreCall, run
 from ..stores import open_store
@@ -32,7 +32,6 @@ class SyncRateLimiter(BaseLimiter):
 
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
-        self._direct = self._store.settle if self._store.in_process else None
         grouped = self._coalesce and not self._store.in_process
         self._settle = ThreadCoalescer(self._settle_batch).settle if grouped else self._settle_alone
 
@@ -87,12 +86,6 @@ class SyncRateLimiter(BaseLimiter):
         on_unavailable: OnUnavailable | None = None,
     ) -> Decision[SyncLease]:
         """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail."""
-        if self._direct is not None and limits is None and max_wait == 0 and not self._closed:
-            # The short cut past the plan: nothing to wait for, nothing to fail.
-            chain = self._cache.get(entity_id, resource)
-            if chain is not None:
-                request = chain.take(consume)
-                return Decision(self, chain, request, self._direct((request,), self._clock.now_ms())[0])
         return self._decide(entity_id, resource, consume, limits, max_wait, on_unavailable)
 
     def _decide(
@@ -105,6 +98,19 @@ class SyncRateLimiter(BaseLimiter):
         on_unavailable: OnUnavailable | None,
         on_error: OnError = "rollback",
     ) -> Decision[SyncLease]:
+        if max_wait == 0 and on_unavailable is None and not self._closed:
+            # The short cut past the plan, for the acquire that most acquires are.
+            chain = self._cache.get(entity_id, resource)
+            if chain is not None:
+                if limits is not None:
+                    chain = chain.under(limits)
+                request = chain.take(consume)
+                try:
+                    return Decision(self, chain, request, self._settle(request), on_error)
+                except RateLimiterUnavailable:
+                    if self._policy(chain, None) != "allow":
+                        raise
+                    return Decision(self, chain, None, None, on_error)
         plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
         outcome = run(plan, self._perform)
         return Decision(self, outcome.chain, outcome.request, outcome.answer, on_error)

@@ -37,15 +37,15 @@ def take_plan(
 ) -> Plan[Outcome]:
     """Take, and sleep if the tokens were taken from the future. Whatever ends the sleep early gives them back."""
     max_wait_ms = wait_to_ms(max_wait, "max_wait")
-    policy: str | None = None if on_unavailable is None else check_on_unavailable(on_unavailable)
+    if on_unavailable is not None:
+        check_on_unavailable(on_unavailable)
     chain = None
     try:
         chain = yield from chain_plan(limiter, entity_id, resource, limits)
-        policy = policy or chain.on_unavailable or limiter.on_unavailable
         request = chain.take(consume)._replace(max_wait_ms=max_wait_ms)
         answer = yield from Settle(request)
     except RateLimiterUnavailable:
-        if (policy or limiter.on_unavailable) != "allow":
+        if limiter._policy(chain, on_unavailable) != "allow":
             raise
         return Outcome(chain or Chain([], resource), None, None)
     if answer.allowed and answer.wait_ms:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 
 from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
@@ -16,13 +14,12 @@ FORMAT = 1
 
 
 def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
-    with translated(path):
-        connection = sqlite3.connect(path, timeout_seconds, isolation_level=None, check_same_thread=False)
-        try:
-            _prepare(connection, path, timeout_seconds)
-        except BaseException:
-            connection.close()
-            raise
+    connection = sqlite3.connect(path, timeout_seconds, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path, timeout_seconds)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -81,15 +78,8 @@ def _set_wal(connection: sqlite3.Connection, timeout_seconds: float) -> None:
             time.sleep(0.005)
 
 
-@contextmanager
-def translated(path: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _explain(error, path) from error
-
-
-def _explain(error: sqlite3.Error, path: str) -> HeadgateError:
+def explained(error: sqlite3.Error, path: str) -> HeadgateError:
+    """SQLite's error as one of ours, with what to do about it."""
     text = str(error)
     if "not a database" in text:
         return ValidationError(f"{path!r} is not an SQLite database: choose another file, or move this one away")

@@ -6,28 +6,33 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Charge, Request, decide
+from ...core.decide import Answer, Request, decide
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
-from .connection import connect, translated
+from .connection import connect, explained
 
-_COLUMNS = (
-    "key, limit_name, capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms"
+_COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms"
+_READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
+_READ_MANY = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
+_READ_AFTER = (
+    f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key > ? AND key < ? ORDER BY key, limit_name LIMIT ?"
 )
-_READ_ONE = f"SELECT {_COLUMNS} FROM buckets WHERE key = ?"
-_READ_MANY = f"SELECT {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
-_READ_AFTER = f"SELECT {_COLUMNS} FROM buckets WHERE key > ? AND key < ? ORDER BY key, limit_name LIMIT ?"
-_WRITE = f"INSERT OR REPLACE INTO buckets ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = f"INSERT INTO buckets ({_COLUMNS}, key, limit_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE = f"UPDATE buckets SET ({_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?) WHERE key = ? AND limit_name = ?"
 
 PAGE = 1000
 _AFTER_ALL = chr(0x10FFFF)
-_Row = tuple[str, str, int, int, int, int, int, int, int]
+_Place: TypeAlias = tuple[str, str]  # key, limit name
+_Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int]
+
+
+T = TypeVar("T")
 
 
 class SqliteStore:
@@ -37,14 +42,12 @@ class SqliteStore:
     def __init__(self, path: str, timeout_seconds: float) -> None:
         self._path = path
         self._timeout_seconds = timeout_seconds
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
-        self._seen: dict[tuple[str, str], int] = {}
+        self._seen: dict[_Place, int] = {}
         self._new_rows = 0
         self._hand = ""
-
-    # Transactions
 
     def _connected(self) -> sqlite3.Connection:
         # A connection must not be used on both sides of a fork.
@@ -53,98 +56,93 @@ class SqliteStore:
             self._pid = os.getpid()
         return self._connection
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, translated(self._path):
-            connection = self._connected()
-            connection.execute("BEGIN IMMEDIATE")
+    def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do the work in a transaction that no other process can come between."""
+        with self._lock:
             try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+                connection = self._connected()
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = work(connection)
+                    connection.execute("COMMIT")
+                    return result
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise explained(error, self._path) from error
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, translated(self._path):
-            yield self._connected()
+    def _read(self, query: str, *parameters: object) -> list[Any]:
+        with self._lock:
+            try:
+                return self._connected().execute(query, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise explained(error, self._path) from error
 
     # Buckets
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
-        charges = [charge for request in batch for charge in request.charges]
-        with self._transaction() as connection:
-            buckets = self._load(connection, charges, now_ms)
+        now = now_ms
+
+        def work(connection: sqlite3.Connection) -> list[Answer]:
+            wanted = {(key, limit.name): limit for request in batch for key, limit, _ in request.charges}
+            stored = _load(connection, wanted)
+            buckets = {place: self._bucket(place, limit, stored, now) for place, limit in wanted.items()}
             answers = [
-                decide(request, [buckets[key, limit.name] for key, limit, _ in request.charges], now_ms)
+                decide(request, [buckets[key, limit.name] for key, limit, _ in request.charges], now)
                 for request in batch
             ]
-            self._save(connection, buckets, now_ms)
-        return answers
+            self._save(connection, buckets, stored)
+            if self._new_rows >= PAGE:
+                self._forget_full(connection, now)
+            return answers
 
-    def _load(
-        self, connection: sqlite3.Connection, charges: list[Charge], now_ms: int
-    ) -> dict[tuple[str, str], Bucket]:
-        wanted = {(key, limit.name): limit for key, limit, _ in charges}
-        keys = {key for key, _ in wanted}
-        if len(keys) == 1:
-            rows = connection.execute(_READ_ONE, tuple(keys))
-        else:
-            rows = connection.execute(_READ_MANY, (json.dumps(list(keys)),))
-        buckets = {}
-        for row in rows:
-            limit = wanted.get((row[0], row[1]))
-            if limit is not None:
-                buckets[row[0], row[1]] = _bucket(row, limit)
-        for place, limit in wanted.items():
-            seen_ms = self._seen.get(place, 0)
-            if place not in buckets:
-                buckets[place] = Bucket.full(limit, max(seen_ms, now_ms))
-                self._new_rows += 1
-            elif seen_ms:
-                buckets[place].settle(seen_ms)
-        return buckets
+        return self._write(work)
 
-    def _save(self, connection: sqlite3.Connection, buckets: dict[tuple[str, str], Bucket], now_ms: int) -> None:
-        changed = []
+    def _bucket(self, place: _Place, limit: Limit, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
+        bucket = stored.get(place)
+        seen_ms = self._seen.get(place, 0)
+        if bucket is None:
+            return Bucket.full(limit, max(seen_ms, now_ms))
+        bucket.settle(seen_ms)
+        return bucket
+
+    def _save(
+        self, connection: sqlite3.Connection, buckets: dict[_Place, Bucket], stored: dict[_Place, Bucket]
+    ) -> None:
         for place, bucket in buckets.items():
-            if bucket.changed:
-                changed.append(_row(place, bucket))
-                self._seen.pop(place, None)
-            else:
+            if not bucket.changed:
                 # Looking costs no write, but time must not run backwards for one who looked.
                 self._seen[place] = bucket.settled_at_ms
-        if len(changed) == 1:
-            connection.execute(_WRITE, changed[0])
-        elif changed:
-            connection.executemany(_WRITE, changed)
+                continue
+            if place in stored:
+                connection.execute(_UPDATE, _values(bucket) + place)
+            else:
+                connection.execute(_INSERT, _values(bucket) + place)
+                self._new_rows += 1
         if len(self._seen) > PAGE:
             self._seen.clear()
-        if self._new_rows >= PAGE:
-            self._new_rows = 0
-            self._forget_full(connection, now_ms)
 
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
         """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
+        self._new_rows = 0
         rows = connection.execute(_READ_AFTER, (self._hand, _AFTER_ALL, 2 * PAGE)).fetchall()
         full = [row[:2] for row in rows if _bucket(row).full_at_ms() <= now_ms]
         connection.executemany("DELETE FROM buckets WHERE key = ? AND limit_name = ?", full)
         self._hand = rows[-1][0] if len(rows) == 2 * PAGE else ""
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
-        with self._transaction() as connection:
-            connection.executemany("DELETE FROM buckets WHERE key = ?", [(key,) for key in keys])
+        doomed = [(key,) for key in keys]
+        self._write(lambda connection: connection.executemany("DELETE FROM buckets WHERE key = ?", doomed))
 
     def list_buckets(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
     ) -> Page[BucketRow]:
         assert now_ms is not None
         prefix = f"{namespace}/" if entity_id is None else f"{namespace}/{entity_id}#"
-        with self._reading() as connection:
-            rows = connection.execute(_READ_AFTER, (cursor or prefix, prefix + _AFTER_ALL, PAGE)).fetchall()
+        rows = self._read(_READ_AFTER, cursor or prefix, prefix + _AFTER_ALL, PAGE)
         found: dict[str, list[Bucket]] = {}
         for row in rows:
             if resource in (None, parse_bucket_key(row[0])[2]):
@@ -162,38 +160,33 @@ class SqliteStore:
     # Records
 
     def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT key, value, version FROM records WHERE key IN (SELECT value FROM json_each(?))"
-                " AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
-                (json.dumps(list(keys)), now_ms),
-            ).fetchall()
+        rows = self._read(
+            "SELECT key, value, version FROM records WHERE key IN (SELECT value FROM json_each(?))"
+            " AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
+            json.dumps(list(keys)),
+            now_ms,
+        )
         found = {key: Record(key, json.loads(value), version) for key, value, version in rows}
         return [found.get(key) for key in keys]
 
     def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        with self._transaction() as connection:
+        def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now_ms,))
             for change in changes:
-                row = connection.execute("SELECT version FROM records WHERE key = ?", (change.key,)).fetchone()
-                version = row[0] if row else ABSENT
-                if change.expected is not None and change.expected != version:
-                    raise VersionConflict(change.key)
-                if isinstance(change, Put):
-                    connection.execute(
-                        "INSERT OR REPLACE INTO records (key, value, version, expires_at_ms) VALUES (?, ?, ?, ?)",
-                        (change.key, json.dumps(change.value), version + 1, change.expires_at_ms),
-                    )
-                elif not isinstance(change, Check):
-                    connection.execute("DELETE FROM records WHERE key = ?", (change.key,))
+                _apply(connection, change)
+
+        self._write(work)
 
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        with self._reading() as connection:
-            rows = connection.execute(
-                "SELECT key, value, version FROM records WHERE key > ? AND key >= ? AND key < ?"
-                " AND (expires_at_ms IS NULL OR expires_at_ms > ?) ORDER BY key LIMIT ?",
-                (cursor or "", prefix, prefix + _AFTER_ALL, now_ms, limit + 1),
-            ).fetchall()
+        rows = self._read(
+            "SELECT key, value, version FROM records WHERE key > ? AND key >= ? AND key < ?"
+            " AND (expires_at_ms IS NULL OR expires_at_ms > ?) ORDER BY key LIMIT ?",
+            cursor or "",
+            prefix,
+            prefix + _AFTER_ALL,
+            now_ms,
+            limit + 1,
+        )
         found = [Record(key, json.loads(value), version) for key, value, version in rows[:limit]]
         return Page(found, found[-1].key if len(rows) > limit else None)
 
@@ -203,8 +196,7 @@ class SqliteStore:
         self.ping()
 
     def ping(self) -> None:
-        with self._reading() as connection:
-            connection.execute("SELECT 1 FROM buckets LIMIT 1").fetchone()
+        self._read("SELECT 1 FROM buckets LIMIT 1")
 
     def close(self) -> None:
         with self._lock:
@@ -213,23 +205,32 @@ class SqliteStore:
             self._connection = None
 
 
-def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
-    _, name, capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms = row
-    same = (
-        limit is not None
-        and limit.capacity_milli == capacity_milli
-        and limit.refill_milli == refill_milli
-        and limit.period_ms == period_ms
+def _load(connection: sqlite3.Connection, wanted: dict[_Place, Limit]) -> dict[_Place, Bucket]:
+    keys = {key for key, _ in wanted}
+    rows = (
+        connection.execute(_READ_ONE, tuple(keys))
+        if len(keys) == 1
+        else connection.execute(_READ_MANY, (json.dumps(list(keys)),))
     )
-    if limit is None or not same:
+    return {(row[0], row[1]): _bucket(row, wanted[row[0], row[1]]) for row in rows if (row[0], row[1]) in wanted}
+
+
+def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
+    """The bucket of a row; with `limit` itself as its limit if that is the one it was stored under."""
+    _, name, capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms = row
+    if (
+        limit is None
+        or limit.capacity_milli != capacity_milli
+        or limit.refill_milli != refill_milli
+        or limit.period_ms != period_ms
+    ):
         limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms)
 
 
-def _row(place: tuple[str, str], bucket: Bucket) -> _Row:
+def _values(bucket: Bucket) -> tuple[int, ...]:
     limit = bucket.limit
     return (
-        *place,
         limit.capacity_milli,
         limit.refill_milli,
         limit.period_ms,
@@ -238,3 +239,17 @@ def _row(place: tuple[str, str], bucket: Bucket) -> _Row:
         bucket.remainder,
         bucket.blocked_until_ms,
     )
+
+
+def _apply(connection: sqlite3.Connection, change: Change) -> None:
+    row = connection.execute("SELECT version FROM records WHERE key = ?", (change.key,)).fetchone()
+    version = row[0] if row else ABSENT
+    if change.expected is not None and change.expected != version:
+        raise VersionConflict(change.key)
+    if isinstance(change, Put):
+        connection.execute(
+            "INSERT OR REPLACE INTO records (key, value, version, expires_at_ms) VALUES (?, ?, ?, ?)",
+            (change.key, json.dumps(change.value), version + 1, change.expires_at_ms),
+        )
+    elif not isinstance(change, Check):
+        connection.execute("DELETE FROM records WHERE key = ?", (change.key,))
