@@ -1,0 +1,8 @@
+"""`python -m headgate.cli` is `headgate`."""
+
+from __future__ import annotations
+
+from . import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""`headgate check`: ask, and take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from ..core.errors import ValidationError
+from ..core.limit import Limit
+from ..core.status import LimitStatus
+from ..limiter import SyncRateLimiter
+from .command import Command
+from .errors import ALLOWED, REFUSED
+from .options import Session, store_options
+from .output import Table, answer, answer_json, duration, number
+from .values import read_amounts, read_limits
+
+Amounts = Mapping[str, "int | Decimal"]
+
+
+@click.command(
+    cls=Command,
+    short_help="Ask, and take the tokens if it is allowed.",
+    examples=[
+        "headgate check me api --consume rpm=1 --limit rpm=5/minute",
+        "headgate check acme llm --consume rpm=1 --consume tpm=500",
+        "headgate check acme llm --dry-run",
+    ],
+)
+@click.argument("entity_id", metavar="ENTITY")
+@click.argument("resource")
+@click.option("--consume", metavar="NAME=AMOUNT", multiple=True, help="What to take, from which limit. Repeatable.")
+@click.option(
+    "--limit",
+    metavar="NAME=SPEC",
+    multiple=True,
+    help="Obey this limit, like 'rpm=100/minute burst 150', instead of the stored ones. Repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Only look: take nothing.")
+@store_options
+def check(
+    session: Session, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], dry_run: bool
+) -> int:
+    """Ask whether ENTITY may use RESOURCE now, and take the tokens if it may.
+
+    All or nothing: if one limit refuses, nothing is taken from any. The exit code is 0 if it is allowed and 1 if
+    it is refused, so that a shell script can ask too. With --dry-run nothing is taken, and --consume may be left
+    out to see what is there.
+    """
+    if not consume and not dry_run:
+        raise click.UsageError("say what to take with --consume, like --consume rpm=1, or only look with --dry-run")
+    amounts = read_amounts(consume)
+    with session.limiter() as limiter:
+        limits = read_limits(limit) or _stored_limits(limiter, entity_id, resource)
+        override = limits if limit else None
+        ask = _look if dry_run else _take
+        result = ask(limiter, entity_id, resource, amounts, override, limits)
+    result = {"entity_id": entity_id, "resource": resource, "dry_run": dry_run} | result
+    _tell(session, result)
+    return ALLOWED if result["allowed"] else REFUSED
+
+
+def _stored_limits(limiter: SyncRateLimiter, entity_id: str, resource: str) -> list[Limit]:
+    limits, source = limiter.resolve_limits(entity_id, resource)
+    if source is None:
+        raise ValidationError(
+            f"no limits are stored for {entity_id!r} on {resource!r}: give one with --limit rpm=100/minute, "
+            f"or store one with 'headgate limits set {entity_id} rpm=100/minute'"
+        )
+    return limits
+
+
+def _take(
+    limiter: SyncRateLimiter,
+    entity_id: str,
+    resource: str,
+    amounts: Amounts,
+    override: list[Limit] | None,
+    limits: list[Limit],
+) -> dict[str, Any]:
+    decision = limiter.try_acquire(entity_id, resource, amounts, override)
+    return {
+        "allowed": decision.allowed,
+        "degraded": decision.degraded,
+        "retry_after_seconds": decision.retry_after_seconds,
+        "statuses": decision.statuses,
+    }
+
+
+def _look(
+    limiter: SyncRateLimiter,
+    entity_id: str,
+    resource: str,
+    amounts: Amounts,
+    override: list[Limit] | None,
+    limits: list[Limit],
+) -> dict[str, Any]:
+    available = limiter.available(entity_id, resource, override)
+    wait = limiter.time_until_available(entity_id, resource, amounts, override) if amounts else 0.0
+    statuses = []
+    for limit in limits:
+        amount = amounts.get(limit.name)
+        if amounts and amount is None:
+            continue
+        needed = {limit.name: amount} if amount is not None else None
+        own_wait = limiter.time_until_available(entity_id, resource, needed, override) if needed else 0.0
+        statuses.append(
+            LimitStatus(
+                entity_id=entity_id,
+                resource=resource,
+                limit_name=limit.name,
+                limit=limit,
+                available=available[limit.name],
+                requested=_plain(amount or 0),
+                exceeded=own_wait != 0,
+                retry_after_ms=None if own_wait is None else round(own_wait * 1000),
+            )
+        )
+    return {"allowed": wait == 0, "degraded": False, "retry_after_seconds": wait, "statuses": statuses}
+
+
+def _plain(amount: int | Decimal) -> int | float:
+    return amount if isinstance(amount, int) else float(amount)
+
+
+def _tell(session: Session, result: dict[str, Any]) -> None:
+    statuses: list[LimitStatus] = result.pop("statuses")
+    if session.as_json:
+        answer_json(result | {"limits": [status.as_dict() for status in statuses]})
+        return
+    answer(_verdict(result))
+    if statuses:
+        answer(_table(statuses))
+
+
+def _verdict(result: dict[str, Any]) -> str:
+    who = f"{result['entity_id']} on {result['resource']}"
+    looked = " (only looked, nothing was taken)" if result["dry_run"] else ""
+    if result["degraded"]:
+        return f"allowed: {who}, uncounted, because the store did not answer and the policy is to allow"
+    if result["allowed"]:
+        return f"allowed: {who}{looked}"
+    wait = result["retry_after_seconds"]
+    when = "this never passes, it is more than the capacity" if wait is None else f"retry after {duration(wait)}"
+    return f"refused: {who}, {when}{looked}"
+
+
+def _table(statuses: list[LimitStatus]) -> Table:
+    several = len({status.entity_id for status in statuses}) > 1
+    return Table(
+        ["entity", "limit", "allows", "answer", ">requested", ">available", ">capacity", ">retry after"],
+        [
+            [
+                status.entity_id if several else "",
+                status.limit_name,
+                str(status.limit),
+                "refused" if status.exceeded else "allowed",
+                number(status.requested) if status.requested else "",
+                number(status.available),
+                number(status.limit.capacity),
+                duration(status.retry_after_seconds),
+            ]
+            for status in statuses
+        ],
+    )

@@ -1,0 +1,52 @@
+"""What went wrong, in one line or as JSON, and the exit code that says so."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import click
+
+from ..core.errors import EntityExists, EntityNotFound, HeadgateError, RateLimiterUnavailable
+
+ALLOWED = 0
+REFUSED = 1
+BAD_INPUT = 2
+UNAVAILABLE = 3
+INTERRUPTED = 130
+
+MEANINGS = {
+    ALLOWED: "it was done; `check`: allowed",
+    REFUSED: "the answer is no: `check` was refused, `entity delete` was not confirmed, `demo` found a limit oversold",
+    BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, or an entity that is not there",
+    UNAVAILABLE: "the store did not answer",
+    INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+
+def report(error: HeadgateError | click.ClickException, *, as_json: bool) -> int:
+    """Tell stderr, and return the exit code."""
+    usage = isinstance(error, click.ClickException)
+    message = error.format_message() if isinstance(error, click.ClickException) else _message(error)
+    if as_json:
+        kind = "usage_error" if usage else _snake(type(error).__name__)
+        click.echo(json.dumps({"error": kind, "message": message}), err=True)
+    else:
+        click.echo(f"error: {message}", err=True)
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(f"see: {error.ctx.command_path} --help", err=True)
+    return UNAVAILABLE if isinstance(error, RateLimiterUnavailable) else BAD_INPUT
+
+
+def _message(error: HeadgateError) -> str:
+    """The library's words, unless they name a function where people here have a command."""
+    if isinstance(error, EntityNotFound):
+        why = error.why and f" ({error.why})"
+        return f"entity {error.entity_id!r} does not exist{why}; 'headgate entity create {error.entity_id}' makes it"
+    if isinstance(error, EntityExists):
+        return f"entity {error.entity_id!r} exists already"
+    return " ".join(str(error).split())
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

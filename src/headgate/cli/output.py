@@ -1,0 +1,80 @@
+"""Answers: JSON for programs, a line and a table for people. Tables are described here and drawn in `tables`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import click
+
+from ..core.limit import Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How full something is, from 0 to 1."""
+
+    fraction: float
+
+
+Cell: TypeAlias = "str | Bar"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns whose name starts with `>` are set flush right. Columns with nothing in them are left out, and
+    so is the head if no column has a name."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+def answer_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def answer(*parts: str | Table) -> None:
+    """Lines and tables, one below the other."""
+    for part in parts:
+        if isinstance(part, Table):
+            from . import tables  # rich is slow to import, and JSON does without
+
+            tables.draw(part)
+        else:
+            click.echo(printable(part))
+
+
+def printable(text: str) -> str:
+    """Names come from anywhere; none of them may steer the terminal."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def number(value: int | float) -> str:
+    return f"{value:,}"
+
+
+def duration(seconds: float | None) -> str:
+    """Rounded up, so that waiting so long is enough."""
+    if seconds is None:
+        return "never"
+    if seconds <= 0:
+        return ""
+    if seconds < 60:
+        return f"{math.ceil(seconds * 1000) / 1000:g} s"
+    whole = math.ceil(seconds)
+    days, hours, minutes, rest = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60, whole % 60
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next(index for index, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count:,} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def limit_dict(limit: Limit) -> dict[str, Any]:
+    return limit.as_dict() | {"limit": str(limit)}
+
+
+def spelled(limits: Iterable[Limit]) -> str:
+    """As the command reads them."""
+    return ", ".join(f"{limit.name}={limit}" for limit in limits)

@@ -1,0 +1,121 @@
+"""The page docs/cli.md, made from the commands: python -m headgate.cli.reference > docs/cli.md"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+from .app import app
+from .command import Command
+from .errors import MEANINGS
+from .options import store_options
+
+_INTRODUCTION = """\
+# The command line
+
+`headgate` comes with the extra `cli`: `pip install 'headgate[cli]'`. Whatever it does, the library does too, and the
+names are the same in both.
+
+```
+headgate demo
+headgate check me api --consume rpm=1 --limit rpm=5/minute
+headgate buckets me
+```
+
+This page is made from the commands' own help. `headgate COMMAND --help` shows the same.
+
+## The store
+
+Without more words a command uses an SQLite file in your data directory (`~/.local/share/headgate/headgate.db` on
+Linux, `~/Library/Application Support/headgate/headgate.db` on macOS), which it makes when it first needs it. Another
+store is chosen with `--url`, or for all commands with an environment variable. `sqlite:///name.db` is relative to the
+working directory, `sqlite:////var/lib/name.db` is absolute. `memory://` lives as long as one command, so it is of use
+only to try a limit's spelling.
+
+| environment variable | instead of |
+|---|---|
+| `HEADGATE_URL` | `--url` |
+| `HEADGATE_NAMESPACE` | `--namespace` |
+
+## Options of every command
+"""
+
+_JSON = """\
+With `--json` the answer is one JSON document on standard output, and an error is one on standard error:
+`{"error": "validation_error", "message": "..."}`.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    return "\n".join(_lines()).rstrip() + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _INTRODUCTION
+    yield from _table(_common_options())
+    yield _JSON
+    yield "## Exit codes\n"
+    yield "| code | meaning |\n|---|---|"
+    for code, meaning in MEANINGS.items():
+        yield f"| {code} | {meaning} |"
+    yield ""
+    yield from _commands(app, click.Context(app, info_name="headgate"), "##")
+
+
+def _commands(group: click.Group, context: click.Context, level: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        inner = click.Context(command, info_name=name, parent=context)
+        yield f"{level} {inner.command_path}\n"
+        yield _prose(command.help or "")
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner, level + "#")
+        else:
+            yield from _command(command, inner)
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"```\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
+    common = {option.help: option for option in _common_options()}
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    own = [option for option in options if option.help not in common]
+    if own:
+        yield from _table(own)
+    shared = [f"`{option.opts[0]}`" for option in options if option.help in common]
+    yield f"And {', '.join(shared)}, as [every command](#options-of-every-command).\n"
+    if isinstance(command, Command):
+        yield "\n".join(["```", *command.examples, "```\n"])
+
+
+def _common_options() -> list[click.Option]:
+    command = click.command("any")(store_options(lambda session: None))
+    return [option for option in command.params if isinstance(option, click.Option)]
+
+
+def _table(options: list[click.Option]) -> Iterator[str]:
+    yield "| option | meaning |\n|---|---|"
+    for option in options:
+        spelled = ", ".join(option.opts)
+        value = f" {option.metavar}" if option.metavar else ""
+        default = f" Default: {option.default}." if option.show_default else ""
+        variable = f" Environment variable: `{option.envvar}`." if option.envvar else ""
+        yield f"| `{spelled}{value}` | {option.help}{default}{variable} |"
+    yield ""
+
+
+def _prose(text: str) -> str:
+    """Paragraphs, unwrapped; one that starts with \\b is laid out by hand and stays so."""
+    paragraphs = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            paragraphs.append(f"```\n{textwrap.dedent(paragraph.lstrip(chr(8) + chr(10)))}\n```")
+        else:
+            paragraphs.append(textwrap.fill(" ".join(paragraph.split()), 118, break_on_hyphens=False))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+if __name__ == "__main__":
+    click.echo(reference(), nl=False)

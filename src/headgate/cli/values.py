@@ -1,0 +1,41 @@
+"""What people type, read: NAME=AMOUNT, NAME=SPEC, KEY=VALUE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+
+from ..core.errors import ValidationError
+from ..core.limit import Limit
+
+
+def read_amounts(texts: Iterable[str]) -> dict[str, int | Decimal]:
+    """`rpm=1`, `usd=0.25`: whole numbers or decimals, by limit name."""
+    return {name: _amount(name, text) for name, text in read_pairs(texts, "NAME=AMOUNT, like rpm=1").items()}
+
+
+def read_limits(texts: Iterable[str]) -> list[Limit]:
+    """`rpm=100/minute`, `tpm=10000/minute burst 15000`."""
+    pairs = read_pairs(texts, "NAME=SPEC, like rpm=100/minute or 'tpm=10000/minute burst 15000'")
+    return [Limit.parse(name, spec) for name, spec in pairs.items()]
+
+
+def read_pairs(texts: Iterable[str], form: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        name = name.strip()
+        if not separator or not name or not value.strip():
+            raise ValidationError(f"{text!r} cannot be read: write {form}")
+        if name in pairs:
+            raise ValidationError(f"{name!r} is given twice")
+        pairs[name] = value.strip()
+    return pairs
+
+
+def _amount(name: str, text: str) -> int | Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValidationError(f"amount of {name!r} must be a number, not {text!r}") from None
+    return int(number) if number.is_finite() and number == number.to_integral_value() else number
