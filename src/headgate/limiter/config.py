@@ -162,7 +162,10 @@ def list_resources_with_defaults_plan(
 def set_system_defaults_plan(
     limiter: BaseLimiter, limits: Sequence[Limit], on_unavailable: OnUnavailable | None = None
 ) -> Plan[None]:
-    """Store the limits of everyone everywhere who has no others, and what happens when the store is away."""
+    """Store the limits of everyone everywhere who has no others, and what happens when the store is away.
+
+    It replaces both: without `on_unavailable` the limiters' own policy holds again.
+    """
     value = _value(limits)
     if on_unavailable is not None:
         value["on_unavailable"] = check_on_unavailable(on_unavailable)

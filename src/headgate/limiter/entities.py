@@ -125,7 +125,8 @@ def get_children_plan(
     limiter: BaseLimiter, parent_id: str, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[Entity]]:
     """The entities directly below a parent."""
-    prefix = keys.children_prefix(limiter.namespace, check_entity_id(parent_id, "parent_id"))
+    yield from _read_plan(limiter, parent_id)
+    prefix = keys.children_prefix(limiter.namespace, parent_id)
     page = yield from ListRecords(prefix, cursor, limit)
     ids = [keys.last_part(record.key) for record in page]
     records = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id) for entity_id in ids])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import time
+from collections.abc import Callable
 from importlib.resources import files
+from typing import TypeVar
 
 from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
+
+T = TypeVar("T")
 
 APPLICATION_ID = int.from_bytes(b"HGat", "big")
 FORMAT = 1
@@ -27,12 +32,30 @@ def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) 
     if _is_new(connection, path):
         _create(connection, path)
     # Kill -9 loses nothing in this mode; a power cut may lose the last moments, never the file.
-    _set_wal(connection, timeout_seconds)
+    patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), timeout_seconds)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA cache_size = -32768")
     # Fails now, with a clear message, rather than at the first acquire.
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ROLLBACK")
+    connection.execute("PRAGMA busy_timeout = 0")
+
+
+def patiently(statement: Callable[[], T], timeout_seconds: float) -> T:
+    """Retry while another process holds the lock.
+
+    SQLite's own wait backs off to 100 ms and starves whoever came first; a lock here is held for microseconds.
+    """
+    deadline = None
+    while True:
+        try:
+            return statement()
+        except sqlite3.OperationalError as error:
+            now = time.monotonic()
+            deadline = deadline or now + timeout_seconds
+            if "locked" not in str(error) or now >= deadline:
+                raise
+        time.sleep(random.uniform(0.0001, 0.001))
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
@@ -63,19 +86,6 @@ def _create(connection: sqlite3.Connection, path: str) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-
-
-def _set_wal(connection: sqlite3.Connection, timeout_seconds: float) -> None:
-    """Switching to WAL does not wait for its lock as other statements do, so wait here."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
 
 
 def explained(error: sqlite3.Error, path: str) -> HeadgateError:

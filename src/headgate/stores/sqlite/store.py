@@ -15,7 +15,7 @@ from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
-from .connection import connect, explained
+from .connection import connect, explained, patiently
 
 _COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms"
 _READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
@@ -61,7 +61,7 @@ class SqliteStore:
         with self._lock:
             try:
                 connection = self._connected()
-                connection.execute("BEGIN IMMEDIATE")
+                patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._timeout_seconds)
                 try:
                     result = work(connection)
                     connection.execute("COMMIT")
@@ -76,7 +76,8 @@ class SqliteStore:
     def _read(self, query: str, *parameters: object) -> list[Any]:
         with self._lock:
             try:
-                return self._connected().execute(query, parameters).fetchall()
+                connection = self._connected()
+                return patiently(lambda: connection.execute(query, parameters).fetchall(), self._timeout_seconds)
             except sqlite3.Error as error:
                 raise explained(error, self._path) from error
 

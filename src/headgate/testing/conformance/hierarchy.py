@@ -57,6 +57,8 @@ class HierarchyConformance(Conformance):
     def test_children(self, team: Any) -> None:
         assert [child.entity_id for child in team.get_children("team")] == ["ann", "bob"]
         assert team.get_children("ann") == []
+        with pytest.raises(EntityNotFound, match="'nobody'"):
+            team.get_children("nobody")
         page = team.get_children("team", limit=1)
         assert [child.entity_id for child in page] == ["ann"]
         assert [child.entity_id for child in team.get_children("team", limit=1, cursor=page.cursor)] == ["bob"]
