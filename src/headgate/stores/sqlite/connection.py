@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout_seconds, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, path, timeout_seconds)
     except BaseException:
