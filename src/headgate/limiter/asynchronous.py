@@ -75,7 +75,8 @@ class RateLimiter(BaseLimiter):
         `on_error="keep"`: keep what was taken even if the body raises.
         """
         check_on_error(on_error)
-        return _Acquire(self, (entity_id, resource, consume, limits, max_wait, on_unavailable, on_error))
+        arguments = (entity_id, resource, consume, limits)
+        return _Acquire(self, arguments, {"max_wait": max_wait, "on_unavailable": on_unavailable}, on_error)
 
     async def try_acquire(
         self,
@@ -88,18 +89,6 @@ class RateLimiter(BaseLimiter):
         on_unavailable: OnUnavailable | None = None,
     ) -> Decision[Lease]:
         """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail."""
-        return await self._decide(entity_id, resource, consume, limits, max_wait, on_unavailable)
-
-    async def _decide(
-        self,
-        entity_id: str,
-        resource: str,
-        consume: Mapping[str, Any],
-        limits: Iterable[Limit] | None,
-        max_wait: float,
-        on_unavailable: OnUnavailable | None,
-        on_error: OnError = "rollback",
-    ) -> Decision[Lease]:
         if max_wait == 0 and on_unavailable is None and not self._closed:
             # The short cut past the plan, for the acquire that most acquires are.
             chain = self._cache.get(entity_id, resource)
@@ -108,14 +97,14 @@ class RateLimiter(BaseLimiter):
                     chain = chain.under(limits)
                 request = chain.take(consume)
                 try:
-                    return Decision(self, chain, request, await self._settle(request), on_error)
+                    return Decision(self, chain, request, await self._settle(request))
                 except RateLimiterUnavailable:
                     if self._policy(chain, None) != "allow":
                         raise
-                    return Decision(self, chain, None, None, on_error)
+                    return Decision(self, chain)
         plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
         outcome = await arun(plan, self._perform)
-        return Decision(self, outcome.chain, outcome.request, outcome.answer, on_error)
+        return Decision(self, outcome.chain, outcome.request, outcome.answer)
 
     def limit(
         self,
@@ -193,14 +182,18 @@ class RateLimiter(BaseLimiter):
 
 
 class _Acquire(AbstractAsyncContextManager[Lease]):
-    def __init__(self, limiter: RateLimiter, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, limiter: RateLimiter, arguments: tuple[Any, ...], options: dict[str, Any], on_error: OnError
+    ) -> None:
         self._limiter = limiter
         self._arguments = arguments
+        self._options = options
+        self._on_error = on_error
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Lease:
-        decision = await self._limiter._decide(*self._arguments)
-        self._lease = decision.lease
+        decision = await self._limiter.try_acquire(*self._arguments, **self._options)
+        self._lease = decision._take_lease(self._on_error)
         if self._lease is None:
             raise RateLimitExceeded(decision.statuses)
         return self._lease

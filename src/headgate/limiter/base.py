@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..core.errors import LimiterClosed, ValidationError
 from ..core.names import check_namespace
-from .cache import CacheStats, ChainCache
+from .cache import CacheStats, ConfigCache
 from .chain import Chain
 from .clock import Clock, SystemClock
 
@@ -65,7 +65,7 @@ class BaseLimiter:
         self._clock: Clock = clock or SystemClock()
         self._clock_given = clock is not None
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
-        self._cache = ChainCache(ttl, clock.now_ms if clock else None)
+        self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None)
         self._closed = False
         self._open()
 
@@ -74,7 +74,7 @@ class BaseLimiter:
 
     def _policy(self, chain: Chain | None, on_unavailable: str | None) -> str:
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
-        return on_unavailable or (chain and chain.on_unavailable) or self.on_unavailable
+        return on_unavailable or (chain and chain.shape.on_unavailable) or self.on_unavailable
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,4 +1,4 @@
-"""Chains that were read a moment ago, so that an acquire is one call to the store."""
+"""What was read about limits and entities a moment ago, so that an acquire is one call to the store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .chain import Chain
+from ..core.names import bucket_key, check_entity_id
+from .chain import Chain, Shape
 
 _CAPACITY = 100_000
 
@@ -19,36 +20,66 @@ class CacheStats:
     ttl_seconds: float
 
 
-class ChainCache:
-    """Chains by entity and resource, each for `ttl_seconds` by the clock given. Safe to use from many threads."""
+class ConfigCache:
+    """Chains by entity and resource, each for `ttl_seconds` by the clock given. Safe to use from many threads.
 
-    def __init__(self, ttl_seconds: float, now_ms: Callable[[], int] | None) -> None:
+    Where no entity has anything of its own, they all have the shape of the resource's and the system's limits, and
+    knowing that shape is enough: a million callers cost one read.
+    """
+
+    def __init__(self, namespace: str, ttl_seconds: float, now_ms: Callable[[], int] | None) -> None:
+        self._namespace = namespace
         self._ttl_seconds = ttl_seconds
         self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
         self._now: Callable[[], float] = now_ms or time.monotonic
-        self._entries: dict[tuple[str, str], tuple[float, Chain]] = {}
+        self._chains: dict[tuple[str, str], tuple[float, Chain]] = {}
+        self._shapes: dict[str, tuple[float, Shape]] = {}
+        self._own_until = 0.0
         self._hits = self._misses = 0
         self.generation = 0
 
     def get(self, entity_id: str, resource: str) -> Chain | None:
-        entry = self._entries.get((entity_id, resource))
+        entry = self._chains.get((entity_id, resource))
         if entry is not None and self._now() < entry[0]:
             self._hits += 1
             return entry[1]
+        shape = self._shapes.get(resource)
+        if shape is not None and self._now() < shape[0]:
+            self._hits += 1
+            chain = Chain((bucket_key(self._namespace, check_entity_id(entity_id), resource),), shape[1])
+            self._keep(entity_id, resource, shape[0], chain)
+            return chain
         self._misses += 1
         return None
 
     def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
         """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
-        if self._ttl == 0 or generation != self.generation:
-            return
-        if len(self._entries) >= _CAPACITY:
-            self._entries.clear()
-        self._entries[entity_id, resource] = (self._now() + self._ttl, chain)
+        if self._ttl and generation == self.generation:
+            self._keep(entity_id, resource, self._now() + self._ttl, chain)
+
+    def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
+        """The shape of every entity on the resource, there being none with anything of its own."""
+        if self._ttl and generation == self.generation:
+            self._shapes[resource] = (self._now() + self._ttl, shape)
+
+    def _keep(self, entity_id: str, resource: str, until: float, chain: Chain) -> None:
+        if len(self._chains) >= _CAPACITY:
+            self._chains.clear()
+        self._chains[entity_id, resource] = (until, chain)
+
+    @property
+    def entities_have_their_own(self) -> bool:
+        """It was found a moment ago that some entity has a record or limits of its own."""
+        return self._now() < self._own_until
+
+    def note_entities_have_their_own(self) -> None:
+        self._own_until = self._now() + self._ttl
 
     def clear(self) -> None:
         self.generation += 1
-        self._entries.clear()
+        self._own_until = 0.0
+        self._shapes.clear()
+        self._chains.clear()
 
     def stats(self) -> CacheStats:
-        return CacheStats(self._hits, self._misses, len(self._entries), self._ttl_seconds)
+        return CacheStats(self._hits, self._misses, len(self._chains), self._ttl_seconds)

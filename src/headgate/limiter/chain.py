@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.decide import Charge, Mode, Request
 from ..core.errors import ValidationError
 from ..core.limit import Limit, by_name
+from ..core.names import parse_bucket_key
 from ..core.units import MAX_AMOUNT, tokens_to_milli
 
-_KEPT = 32
+_KEPT = 64
 
 
-class Link(NamedTuple):
-    entity_id: str
-    key: str
-    limits: Mapping[str, Limit]
+class Shape:
+    """The limits along a chain, the entity's first, whoever they belong to. A million entities may share one.
 
+    What callers ask of a shape again and again is worked out once and kept.
+    """
 
-class Chain:
-    """The links, the entity's first, and where its limits came from."""
-
-    __slots__ = ("_requests", "_variants", "links", "on_unavailable", "resource", "source")
+    __slots__ = ("_parts", "_variants", "levels", "on_unavailable", "source")
 
     def __init__(
-        self, links: Sequence[Link], resource: str, source: str | None = None, on_unavailable: str | None = None
+        self, levels: Sequence[Mapping[str, Limit]], source: str | None = None, on_unavailable: str | None = None
     ) -> None:
-        self.links = tuple(links)
-        self.resource = resource
+        self.levels = tuple(levels)
         self.source = source
         self.on_unavailable = on_unavailable
-        # What callers ask for again and again is made once.
-        self._requests: dict[tuple[tuple[str, Any], ...], Request] = {}
-        self._variants: dict[tuple[Limit, ...], Chain] = {}
+        self._parts: dict[tuple[tuple[str, Any], ...], tuple[tuple[int, Limit, int], ...]] = {}
+        self._variants: dict[tuple[Limit, ...], Shape] = {}
 
-    def under(self, limits: Iterable[Limit]) -> Chain:
-        """The same chain with the caller's own limits. An ancestor keeps the ones stored for it, if there are any."""
+    def parts(self, amounts: Mapping[str, int]) -> tuple[tuple[int, Limit, int], ...]:
+        """Level, limit and amount for every level that has the limit. The entity has them all, an ancestor may not."""
+        return tuple(
+            (level, limits[name], amount)
+            for level, limits in enumerate(self.levels)
+            for name, amount in amounts.items()
+            if name in limits
+        )
+
+    def under(self, limits: Iterable[Limit]) -> Shape:
+        """The caller's own limits instead of the entity's. An ancestor keeps those stored for it, if there are any."""
         try:
             place = tuple(limits)
             known = self._variants.get(place)
@@ -44,35 +49,60 @@ class Chain:
             place, known = (), None  # no limits: by_name() says so
         if known is None:
             named = by_name(limits if isinstance(limits, str) else place or limits)
-            first, *ancestors = self.links
-            links = [first._replace(limits=named)]
-            links += [link if link.limits else link._replace(limits=named) for link in ancestors]
-            known = Chain(links, self.resource, self.source, self.on_unavailable)
+            known = Shape([named, *(level or named for level in self.levels[1:])], None, self.on_unavailable)
             if len(self._variants) < _KEPT:
                 self._variants[place] = known
         return known
 
+
+class Chain:
+    """Bucket keys, the entity's first, and the shape they have."""
+
+    __slots__ = ("_latest", "keys", "shape")
+
+    def __init__(self, keys: tuple[str, ...], shape: Shape) -> None:
+        self.keys = keys
+        self.shape = shape
+        self._latest: tuple[tuple[tuple[str, Any], ...], Request] | None = None
+
+    def under(self, limits: Iterable[Limit]) -> Chain:
+        return Chain(self.keys, self.shape.under(limits))
+
     def limits(self) -> Mapping[str, Limit]:
         """The entity's limits. An acquire with none is an error, not a pass."""
-        for entity_id, _, limits in self.links:
+        for key, limits in zip(self.keys, self.shape.levels):
             if not limits:
+                _, entity_id, resource = parse_bucket_key(key)
                 raise ValidationError(
-                    f"no limits are configured for {entity_id!r} on {self.resource!r}: pass limits=, or store some "
+                    f"no limits are configured for {entity_id!r} on {resource!r}: pass limits=, or store some "
                     "with set_limits(), set_resource_defaults() or set_system_defaults()"
                 )
-        return self.links[0].limits
+        return self.shape.levels[0]
 
     def take(self, consume: Mapping[str, Any]) -> Request:
         """The request that takes `consume` from every link."""
         try:
             place = tuple(consume.items())
-            known = self._requests.get(place)
-        except (TypeError, AttributeError):
-            place, known = (), None  # not a mapping, or no numbers: amounts() says so
+        except AttributeError:
+            place = ()  # not a mapping: amounts() says so
+        if self._latest is not None and self._latest[0] == place:
+            return self._latest[1]
+        request = Request(Mode.TAKE, self._charges(self._parts(place, consume)))
+        self._latest = (place, request)
+        return request
+
+    def _parts(
+        self, place: tuple[tuple[str, Any], ...], consume: Mapping[str, Any]
+    ) -> tuple[tuple[int, Limit, int], ...]:
+        kept = self.shape._parts
+        try:
+            known = kept.get(place)
+        except TypeError:
+            known = None  # an amount that is no number: amounts() says so
         if known is None:
-            known = Request(Mode.TAKE, self.charges(self.amounts(consume)))
-            if len(self._requests) < _KEPT:
-                self._requests[place] = known
+            known = self.shape.parts(self.amounts(consume))
+            if len(kept) < _KEPT:
+                kept[place] = known
         return known
 
     def amounts(self, consume: Mapping[str, Any]) -> dict[str, int]:
@@ -90,21 +120,18 @@ class Chain:
         limits = self.limits()
         for name in names:
             if name not in limits:
+                _, entity_id, resource = parse_bucket_key(self.keys[0])
                 known = ", ".join(sorted(limits))
-                raise ValidationError(
-                    f"there is no limit {name!r} for {self.links[0].entity_id!r} on {self.resource!r}; it has: {known}"
-                )
+                raise ValidationError(f"there is no limit {name!r} for {entity_id!r} on {resource!r}; it has: {known}")
 
     def charges(self, amounts: Mapping[str, int]) -> tuple[Charge, ...]:
-        """A charge for every link that has the limit. The entity has them all, an ancestor may not."""
-        return tuple(
-            Charge(link.key, link.limits[name], amount)
-            for link in self.links
-            for name, amount in amounts.items()
-            if name in link.limits
-        )
+        return self._charges(self.shape.parts(amounts))
+
+    def _charges(self, parts: Iterable[tuple[int, Limit, int]]) -> tuple[Charge, ...]:
+        keys = self.keys
+        return tuple([Charge(keys[level], limit, amount) for level, limit, amount in parts])
 
     def own_amounts(self, request: Request) -> dict[str, int]:
         """What a request of this chain moves on the entity itself, by limit name."""
-        own = self.links[0].key
+        own = self.keys[0]
         return {limit.name: amount for key, limit, amount in request.charges if key == own}

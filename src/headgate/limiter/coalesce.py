@@ -138,7 +138,8 @@ def _after_fork() -> None:
         coalescer._reset()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _TaskEntry:

@@ -12,7 +12,7 @@ from ..core.records import Delete, Page, Put, Record
 from ..plan import GetRecords, ListRecords, Plan, WriteRecords
 from . import keys
 from .base import BaseLimiter, OnUnavailable, check_on_unavailable
-from .chain import Chain, Link
+from .chain import Chain, Shape
 
 MAX_ANCESTORS = 8
 SOURCES = ("entity", "entity_default", "resource", "system")
@@ -22,52 +22,73 @@ SOURCES = ("entity", "entity_default", "resource", "system")
 
 
 def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Plan[Chain]:
-    chain = limiter._cache.get(entity_id, resource) if isinstance(entity_id, str) else None
+    check_resource(resource)
+    chain = limiter._cache.get(check_entity_id(entity_id), resource)
     if chain is None:
         generation = limiter._cache.generation
-        chain = yield from _read_chain_plan(limiter, check_entity_id(entity_id), check_resource(resource))
+        shape = yield from _common_shape_plan(limiter, resource)
+        if shape is not None:
+            limiter._cache.put_shape(resource, shape, generation)
+            chain = Chain((bucket_key(limiter.namespace, entity_id, resource),), shape)
+        else:
+            chain = yield from _read_chain_plan(limiter, entity_id, resource)
         limiter._cache.put(entity_id, resource, chain, generation)
     return chain if limits is None else chain.under(limits)
 
 
+def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None]:
+    """The shape all entities have on a resource, or None if some entity has a record or limits of its own."""
+    if limiter._cache.entities_have_their_own:
+        return None
+    for prefix in (keys.entities_prefix(limiter.namespace), keys.entities_limits_prefix(limiter.namespace)):
+        if (yield from ListRecords(prefix, limit=1)):
+            limiter._cache.note_entities_have_their_own()
+            return None
+    shared = [keys.resource_limits_key(limiter.namespace, resource), keys.system_limits_key(limiter.namespace)]
+    records = yield from GetRecords(shared)
+    limits, source = _most_specific(records, SOURCES[2:])
+    return Shape([limits], source, _policy(records[-1]))
+
+
 def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[Chain]:
-    entity, limits, source, on_unavailable = yield from _read_link_plan(limiter, entity_id, resource)
-    links = [Link(entity_id, bucket_key(limiter.namespace, entity_id, resource), limits)]
-    parent_id = entity.get("parent_id") if entity and entity.get("cascade") else None
-    while parent_id is not None:
-        if len(links) > MAX_ANCESTORS:
+    found: list[str] = []
+    levels: list[Mapping[str, Limit]] = []
+    source, policy, above = None, None, entity_id
+    while True:
+        if len(found) > MAX_ANCESTORS:
             raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
-        parent, limits, _, _ = yield from _read_link_plan(limiter, parent_id, resource)
-        if parent is None:
-            raise EntityNotFound(parent_id, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
-        links.append(Link(parent_id, bucket_key(limiter.namespace, parent_id, resource), limits))
-        parent_id = parent.get("parent_id")
-    return Chain(links, resource, source, on_unavailable)
+        entity, *records = yield from GetRecords(
+            [
+                keys.entity_key(limiter.namespace, above),
+                keys.entity_limits_key(limiter.namespace, above, resource),
+                keys.entity_limits_key(limiter.namespace, above, None),
+                keys.resource_limits_key(limiter.namespace, resource),
+                keys.system_limits_key(limiter.namespace),
+            ]
+        )
+        limits, level = _most_specific(records, SOURCES)
+        if not found:
+            source, policy = level, _policy(records[-1])
+        elif entity is None:
+            raise EntityNotFound(above, f"the parent of {found[-1]!r}, to which {entity_id!r} cascades")
+        found.append(above)
+        levels.append(limits)
+        parent_id = entity.value["parent_id"] if entity else None
+        if parent_id is None or entity is None or (len(found) == 1 and not entity.value["cascade"]):
+            chain_keys = tuple(bucket_key(limiter.namespace, link, resource) for link in found)
+            return Chain(chain_keys, Shape(levels, source, policy))
+        above = parent_id
 
 
-def _read_link_plan(
-    limiter: BaseLimiter, entity_id: str, resource: str
-) -> Plan[tuple[dict[str, Any] | None, Mapping[str, Limit], str | None, str | None]]:
-    """An entity's record, its limits, which level they are from, and the stored outage policy."""
-    namespace = limiter.namespace
-    entity, *levels = yield from GetRecords(
-        [
-            keys.entity_key(namespace, entity_id),
-            keys.entity_limits_key(namespace, entity_id, resource),
-            keys.entity_limits_key(namespace, entity_id, None),
-            keys.resource_limits_key(namespace, resource),
-            keys.system_limits_key(namespace),
-        ]
-    )
-    limits: Mapping[str, Limit] = {}
-    source = None
-    for level, record in zip(SOURCES, levels):
-        if record is not None and record.value["limits"]:
-            limits, source = by_name(_limits(record)), level
-            break
-    system = levels[-1]
-    policy = system.value.get("on_unavailable") if system else None
-    return entity.value if entity else None, limits, source, policy
+def _most_specific(records: Sequence[Record | None], sources: Sequence[str]) -> tuple[Mapping[str, Limit], str | None]:
+    for record, source in zip(records, sources):
+        if record is not None:
+            return by_name(_limits(record)), source
+    return {}, None
+
+
+def _policy(system: Record | None) -> str | None:
+    return system.value.get("on_unavailable") if system else None
 
 
 def _limits(record: Record | None) -> list[Limit]:
@@ -84,7 +105,7 @@ def _value(limits: Iterable[Limit]) -> dict[str, Any]:
 def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[tuple[list[Limit], str | None]]:
     """The limits an acquire would obey, and their source: entity, entity_default, resource, system or None."""
     chain = yield from chain_plan(limiter, entity_id, resource, None)
-    return list(chain.links[0].limits.values()), chain.source
+    return list(chain.shape.levels[0].values()), chain.shape.source
 
 
 # An entity's own

@@ -24,32 +24,32 @@ class Decision(Generic[L]):
     `degraded`: it passed because the store was away and the policy is "allow"; nothing was counted.
     """
 
-    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_on_error", "_request", "allowed", "degraded")
+    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_request", "allowed")
 
     def __init__(
-        self,
-        limiter: LeaseMaker[L],
-        chain: Chain,
-        request: Request | None,
-        answer: Answer | None,
-        on_error: str = "rollback",
+        self, limiter: LeaseMaker[L], chain: Chain, request: Request | None = None, answer: Answer | None = None
     ) -> None:
         self.allowed = answer is None or answer.allowed
-        self.degraded = answer is None
         self._limiter = limiter
         self._chain = chain
         self._request = request
         self._answer = answer
-        self._on_error = on_error
         self._lease: L | None = None
 
     def __bool__(self) -> bool:
         return self.allowed
 
     @property
+    def degraded(self) -> bool:
+        return self._answer is None
+
+    @property
     def lease(self) -> L | None:
+        return self._take_lease("rollback")
+
+    def _take_lease(self, on_error: str) -> L | None:
         if self._lease is None and self.allowed:
-            self._lease = self._limiter._make_lease(self._chain, self._request, self._on_error)
+            self._lease = self._limiter._make_lease(self._chain, self._request, on_error)
         return self._lease
 
     @property

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 
+def entities_prefix(namespace: str) -> str:
+    return f"{namespace}/entity#"
+
+
 def entity_key(namespace: str, entity_id: str) -> str:
-    return f"{namespace}/entity#{entity_id}"
+    return f"{entities_prefix(namespace)}{entity_id}"
 
 
 def children_prefix(namespace: str, parent_id: str) -> str:
@@ -27,8 +31,12 @@ def resource_limits_key(namespace: str, resource: str) -> str:
     return f"{resources_prefix(namespace)}{resource}"
 
 
+def entities_limits_prefix(namespace: str) -> str:
+    return f"{namespace}/limits#entity#"
+
+
 def entity_limits_prefix(namespace: str, entity_id: str) -> str:
-    return f"{namespace}/limits#entity#{entity_id}#"
+    return f"{entities_limits_prefix(namespace)}{entity_id}#"
 
 
 def entity_limits_key(namespace: str, entity_id: str, resource: str | None) -> str:

@@ -33,7 +33,9 @@ class SyncRateLimiter(BaseLimiter):
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
         grouped = self._coalesce and not self._store.in_process
-        self._settle = ThreadCoalescer(self._settle_batch).settle if grouped else self._settle_alone
+        self._settle: Callable[[Request], Answer] = (
+            ThreadCoalescer(self._settle_batch).settle if grouped else self._settle_alone
+        )
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
@@ -73,7 +75,8 @@ class SyncRateLimiter(BaseLimiter):
         `on_error="keep"`: keep what was taken even if the body raises.
         """
         check_on_error(on_error)
-        return _Acquire(self, (entity_id, resource, consume, limits, max_wait, on_unavailable, on_error))
+        arguments = (entity_id, resource, consume, limits)
+        return _Acquire(self, arguments, {"max_wait": max_wait, "on_unavailable": on_unavailable}, on_error)
 
     def try_acquire(
         self,
@@ -86,18 +89,6 @@ class SyncRateLimiter(BaseLimiter):
         on_unavailable: OnUnavailable | None = None,
     ) -> Decision[SyncLease]:
         """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail."""
-        return self._decide(entity_id, resource, consume, limits, max_wait, on_unavailable)
-
-    def _decide(
-        self,
-        entity_id: str,
-        resource: str,
-        consume: Mapping[str, Any],
-        limits: Iterable[Limit] | None,
-        max_wait: float,
-        on_unavailable: OnUnavailable | None,
-        on_error: OnError = "rollback",
-    ) -> Decision[SyncLease]:
         if max_wait == 0 and on_unavailable is None and not self._closed:
             # The short cut past the plan, for the acquire that most acquires are.
             chain = self._cache.get(entity_id, resource)
@@ -106,14 +97,14 @@ class SyncRateLimiter(BaseLimiter):
                     chain = chain.under(limits)
                 request = chain.take(consume)
                 try:
-                    return Decision(self, chain, request, self._settle(request), on_error)
+                    return Decision(self, chain, request, self._settle(request))
                 except RateLimiterUnavailable:
                     if self._policy(chain, None) != "allow":
                         raise
-                    return Decision(self, chain, None, None, on_error)
+                    return Decision(self, chain)
         plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
         outcome = run(plan, self._perform)
-        return Decision(self, outcome.chain, outcome.request, outcome.answer, on_error)
+        return Decision(self, outcome.chain, outcome.request, outcome.answer)
 
     def limit(
         self,
@@ -191,14 +182,18 @@ class SyncRateLimiter(BaseLimiter):
 
 
 class _Acquire(AbstractContextManager[SyncLease]):
-    def __init__(self, limiter: SyncRateLimiter, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, limiter: SyncRateLimiter, arguments: tuple[Any, ...], options: dict[str, Any], on_error: OnError
+    ) -> None:
         self._limiter = limiter
         self._arguments = arguments
+        self._options = options
+        self._on_error = on_error
         self._lease: SyncLease | None = None
 
     def __enter__(self) -> SyncLease:
-        decision = self._limiter._decide(*self._arguments)
-        self._lease = decision.lease
+        decision = self._limiter.try_acquire(*self._arguments, **self._options)
+        self._lease = decision._take_lease(self._on_error)
         if self._lease is None:
             raise RateLimitExceeded(decision.statuses)
         return self._lease

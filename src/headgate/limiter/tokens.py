@@ -13,7 +13,7 @@ from ..core.names import bucket_key, check_entity_id, check_resource
 from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli, wait_to_ms
 from ..plan import DeleteBuckets, Plan, Settle, Sleep
 from .base import BaseLimiter, check_on_unavailable
-from .chain import Chain
+from .chain import Chain, Shape
 from .config import chain_plan
 
 
@@ -47,7 +47,7 @@ def take_plan(
     except RateLimiterUnavailable:
         if limiter._policy(chain, on_unavailable) != "allow":
             raise
-        return Outcome(chain or Chain([], resource), None, None)
+        return Outcome(chain or Chain((), Shape([])), None, None)
     if answer.allowed and answer.wait_ms:
         try:
             yield from Sleep(answer.wait_ms / MILLI)
@@ -122,7 +122,7 @@ def penalize_plan(
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    own = Chain(chain.links[:1], resource).charges(dict.fromkeys(chain.limits(), 0))
+    own = Chain(chain.keys[:1], Shape([chain.limits()])).charges(dict.fromkeys(chain.limits(), 0))
     yield from Settle(Request(Mode.PENALIZE, own, block_ms=block_ms, keep_milli=keep_milli))
 
 

@@ -29,7 +29,12 @@ def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) -> None:
-    if _is_new(connection, path):
+    connection.execute("BEGIN")  # one look at all of it: another process may be creating it just now
+    try:
+        new = _is_new(connection, path)
+    finally:
+        connection.execute("ROLLBACK")
+    if new:
         _create(connection, path)
     # Kill -9 loses nothing in this mode; a power cut may lose the last moments, never the file.
     patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), timeout_seconds)
@@ -84,11 +89,16 @@ def _create(connection: sqlite3.Connection, path: str) -> None:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 
-def explained(error: sqlite3.Error, path: str) -> HeadgateError:
+def damaged(path: str, why: str) -> HeadgateError:
+    return RateLimiterUnavailable(f"{path!r} is damaged ({why}): move it away, and headgate starts a new one")
+
+
+def explained(error: sqlite3.Error | UnicodeDecodeError, path: str) -> HeadgateError:
     """SQLite's error as one of ours, with what to do about it."""
     text = str(error)
     if "not a database" in text:
@@ -100,7 +110,7 @@ def explained(error: sqlite3.Error, path: str) -> HeadgateError:
     if "readonly" in text:
         return ValidationError(f"{path!r} cannot be written: check the permissions of the file and of its folder")
     if "malformed" in text:
-        return RateLimiterUnavailable(f"{path!r} is damaged ({text}): move it away, and headgate starts a new one")
+        return damaged(path, text)
     if "locked" in text or "busy" in text:
         return RateLimiterUnavailable(f"{path!r} was locked by another process for longer than store_timeout")
     return RateLimiterUnavailable(f"{path!r} failed: {text}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -15,9 +14,11 @@ from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
-from .connection import connect, explained, patiently
+from .connection import connect, damaged, explained, patiently
+from .fork import open_anew_after_fork
 
 _COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms"
+_READ_PLACE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ? AND limit_name = ?"
 _READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
 _READ_MANY = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
 _READ_AFTER = (
@@ -42,23 +43,21 @@ class SqliteStore:
     def __init__(self, path: str, timeout_seconds: float) -> None:
         self._path = path
         self._timeout_seconds = timeout_seconds
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._pid = 0
         self._seen: dict[_Place, int] = {}
         self._new_rows = 0
         self._hand = ""
+        open_anew_after_fork(self)
 
     def _connected(self) -> sqlite3.Connection:
-        # A connection must not be used on both sides of a fork.
-        if self._connection is None or self._pid != os.getpid():
+        if self._connection is None:
             self._connection = connect(self._path, self._timeout_seconds)
-            self._pid = os.getpid()
         return self._connection
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do the work in a transaction that no other process can come between."""
-        with self._lock:
+        with self.lock:
             try:
                 connection = self._connected()
                 patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._timeout_seconds)
@@ -70,15 +69,15 @@ class SqliteStore:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise explained(error, self._path) from error
 
     def _read(self, query: str, *parameters: object) -> list[Any]:
-        with self._lock:
+        with self.lock:
             try:
                 connection = self._connected()
                 return patiently(lambda: connection.execute(query, parameters).fetchall(), self._timeout_seconds)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise explained(error, self._path) from error
 
     # Buckets
@@ -88,6 +87,8 @@ class SqliteStore:
         now = now_ms
 
         def work(connection: sqlite3.Connection) -> list[Answer]:
+            if len(batch) == 1 and len(batch[0].charges) == 1:
+                return [self._settle_one(connection, batch[0], now)]
             wanted = {(key, limit.name): limit for request in batch for key, limit, _ in request.charges}
             stored = _load(connection, wanted)
             buckets = {place: self._bucket(place, limit, stored, now) for place, limit in wanted.items()}
@@ -95,12 +96,21 @@ class SqliteStore:
                 decide(request, [buckets[key, limit.name] for key, limit, _ in request.charges], now)
                 for request in batch
             ]
-            self._save(connection, buckets, stored)
-            if self._new_rows >= PAGE:
-                self._forget_full(connection, now)
+            self._save(connection, buckets, stored, now)
             return answers
 
         return self._write(work)
+
+    def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer:
+        """The same for the request that most requests are."""
+        ((key, limit, _),) = request.charges
+        place = (key, limit.name)
+        row = connection.execute(_READ_PLACE, place).fetchone()
+        stored = {place: _bucket(row, limit)} if row else {}
+        bucket = self._bucket(place, limit, stored, now_ms)
+        answer = decide(request, (bucket,), now_ms)
+        self._save(connection, {place: bucket}, stored, now_ms)
+        return answer
 
     def _bucket(self, place: _Place, limit: Limit, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
         bucket = stored.get(place)
@@ -111,7 +121,7 @@ class SqliteStore:
         return bucket
 
     def _save(
-        self, connection: sqlite3.Connection, buckets: dict[_Place, Bucket], stored: dict[_Place, Bucket]
+        self, connection: sqlite3.Connection, buckets: dict[_Place, Bucket], stored: dict[_Place, Bucket], now_ms: int
     ) -> None:
         for place, bucket in buckets.items():
             if not bucket.changed:
@@ -125,6 +135,8 @@ class SqliteStore:
                 self._new_rows += 1
         if len(self._seen) > PAGE:
             self._seen.clear()
+        if self._new_rows >= PAGE:
+            self._forget_full(connection, now_ms)
 
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
         """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
@@ -167,8 +179,14 @@ class SqliteStore:
             json.dumps(list(keys)),
             now_ms,
         )
-        found = {key: Record(key, json.loads(value), version) for key, value, version in rows}
+        found = {row[0]: self._record(*row) for row in rows}
         return [found.get(key) for key in keys]
+
+    def _record(self, key: str, value: str, version: int) -> Record:
+        try:
+            return Record(key, json.loads(value), version)
+        except ValueError as error:
+            raise damaged(self._path, f"record {key!r}: {error}") from error
 
     def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -188,7 +206,7 @@ class SqliteStore:
             now_ms,
             limit + 1,
         )
-        found = [Record(key, json.loads(value), version) for key, value, version in rows[:limit]]
+        found = [self._record(*row) for row in rows[:limit]]
         return Page(found, found[-1].key if len(rows) > limit else None)
 
     # Life
@@ -200,10 +218,13 @@ class SqliteStore:
         self._read("SELECT 1 FROM buckets LIMIT 1")
 
     def close(self) -> None:
-        with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = None
+        with self.lock:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _load(connection: sqlite3.Connection, wanted: dict[_Place, Limit]) -> dict[_Place, Bucket]:

@@ -105,7 +105,7 @@ class History(RuleBasedStateMachine):
             return
         lease, entity_id, _ = self.leases.pop(index % len(self.leases))
         held = {name: round(amount * 1000) for name, amount in lease.consumed.items()}
-        limits_then = {limit.name: limit for limit in lease._chain.links[0].limits.values()}
+        limits_then = lease._chain.shape.levels[0]
         getattr(lease, how)()
         if how == "rollback":
             charges = {

@@ -1,0 +1,1 @@
+"""headgate and its peers, measured in one run: `make bench`, or `python -m bench --help`."""

@@ -1,0 +1,93 @@
+"""The result for people: on the terminal, and as Markdown for the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .must import goals
+from .run import Result
+
+TITLES = {
+    "memory": "In memory, one limit, one thread",
+    "async": "In memory, one limit, one task (async)",
+    "sqlite": "In an SQLite file, one limit, one process",
+    "threads": "In an SQLite file, many callers in one process",
+    "limits, memory": "In memory, limits per acquire",
+    "limits, sqlite": "In an SQLite file, limits per acquire",
+    "entities, memory": "In memory, a random one of many entities",
+    "entities, sqlite": "In an SQLite file, a random one of many entities",
+}
+SIZES = {"memory": "Memory of an idle bucket", "disk": "Disk space of an idle bucket"}
+TIME_COLUMNS = ("", "µs per decision", "decisions/s", "ratio", "")
+SIZE_COLUMNS = ("", "bytes", "")
+START, END = "<!-- results: start -->", "<!-- results: end -->"
+
+Cells = tuple[str, ...]
+
+
+def _time_cells(row: dict[str, Any]) -> Cells:
+    return (row["name"], f"{row['best_us']:,.2f}", f"{row['per_second']:,}", f"{row['ratio']:.2f}x", row["note"])
+
+
+def _size_cells(row: dict[str, Any]) -> Cells:
+    return (row["name"], f"{row['bytes_each']:,.0f}", row["note"])
+
+
+def _tables(result: Result) -> Iterator[tuple[str, Cells, list[Cells]]]:
+    for section, rows in result["times"].items():
+        yield TITLES[section], TIME_COLUMNS, [_time_cells(row) for row in rows]
+    for section, rows in result["sizes"].items():
+        yield SIZES[section], SIZE_COLUMNS, [_size_cells(row) for row in rows]
+
+
+def _about(result: Result) -> str:
+    machine, rounds = result["machine"], result["rounds"]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return (
+        f"{result['date']}, {machine['python']}, SQLite {machine['sqlite']}, {machine['system']} "
+        f"{machine['architecture']}, {machine['cpus']} CPUs, best of {rounds['memory']} turns in memory and "
+        f"{rounds['sqlite']} in a file"
+        f"{', quick' if result['quick'] else ''}. {versions}."
+    )
+
+
+def show(result: Result, console: Console) -> None:
+    for title, columns, rows in _tables(result):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for index, column in enumerate(columns):
+            numeric, last = 0 < index < len(columns) - 1, index == len(columns) - 1
+            table.add_column(column, justify="right" if numeric else "left", header_style="dim", no_wrap=not last)
+        for row in rows:
+            table.add_row(*row, style="green" if row[0].startswith("headgate") else None)
+        console.print(table)
+        console.print()
+    for goal in goals(result):
+        mark = "[green]ok    [/]" if goal.reached else "[red]missed[/]"
+        console.print(f"{mark} {goal}", highlight=False)
+    console.print(f"\n[dim]{_about(result)}[/]", highlight=False)
+
+
+def markdown(result: Result) -> str:
+    parts = [_about(result)]
+    for title, columns, rows in _tables(result):
+        parts.append(f"### {title}\n\n{_markdown_table(columns, rows)}")
+    reached = [("yes" if goal.reached else "**no**", str(goal)) for goal in goals(result)]
+    parts.append(f"### Goals\n\n{_markdown_table(('reached', 'goal'), reached)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Cells]) -> str:
+    rule = ["---:" if 0 < index < len(columns) - 1 else "---" for index in range(len(columns))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, rule, *rows))
+
+
+def write_into(document: Path, result: Result) -> None:
+    """Put the tables between the two marks of a document."""
+    before, rest = document.read_text().split(START)
+    _, after = rest.split(END)
+    document.write_text(f"{before}{START}\n\n{markdown(result)}\n{END}{after}")

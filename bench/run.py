@@ -1,0 +1,91 @@
+"""The sections of the benchmark, and the result as plain data."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any
+
+from . import contenders, growth, ours, size
+from .measure import Timing, measure
+
+SECTIONS = ("memory", "async", "sqlite", "threads", "limits", "entities", "size")
+GROWTH = ("limits", "entities", "size")
+PEERS = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")
+
+Result = dict[str, Any]
+
+
+def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> Result:
+    rounds, many, buckets = (4, 100_000, 10_000) if quick else (11, 1_000_000, 100_000)
+    file_rounds = 2 if quick else 6  # their turns are longer
+    times: dict[str, list[dict[str, Any]]] = {}
+    sizes: dict[str, list[dict[str, Any]]] = {}
+    loop = asyncio.new_event_loop()
+    try:
+        for section in sections:
+            say(section)
+            if section == "memory":
+                times["memory"] = _rows(measure(contenders.memory(), rounds))
+            elif section == "async":
+                times["async"] = _rows(measure(contenders.asynchronous(loop), rounds))
+            elif section == "sqlite":
+                times["sqlite"] = _rows(measure(contenders.sqlite(), file_rounds))
+            elif section == "threads":
+                times["threads"] = _rows(measure(contenders.concurrent(loop), file_rounds))
+            elif section == "limits":
+                times["limits, memory"] = _rows(measure(growth.limits_per_acquire(ours.memory), rounds))
+                times["limits, sqlite"] = _rows(measure(growth.limits_per_acquire(ours.sqlite), file_rounds))
+            elif section == "entities":
+                counts = (1, 1_000, many)
+                memory, sqlite = growth.entities(ours.memory, counts), growth.entities(ours.sqlite, counts)
+                times["entities, memory"] = _rows(measure(memory, rounds, fresh=False))
+                times["entities, sqlite"] = _rows(measure(sqlite, file_rounds, fresh=False))
+            elif section == "size":
+                sizes["memory"] = [asdict(row) for row in size.in_memory(buckets)]
+                sizes["disk"] = [asdict(row) for row in size.on_disk(buckets)]
+    finally:
+        loop.close()
+    result: Result = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "quick": quick,
+        "rounds": {"memory": rounds, "sqlite": file_rounds},
+        "machine": machine(),
+        "versions": {name: version(name) for name in ("headgate", *PEERS)},
+        "times": times,
+        "sizes": sizes,
+    }
+    return result
+
+
+def _rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
+    first = timings[0].best_us
+    return [
+        {
+            "name": timing.name,
+            "note": timing.note,
+            "best_us": round(timing.best_us, 3),
+            "median_us": round(timing.median_us, 3),
+            "per_second": round(1e6 / timing.best_us),
+            "ratio": round(timing.best_us / first, 3),
+            "hits_per_turn": timing.hits,
+        }
+        for timing in timings
+    ]
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on; nothing that names the machine or its user."""
+    return {
+        "cpus": os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "sqlite": sqlite3.sqlite_version,
+    }
