@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -78,8 +79,13 @@ def test_the_wrong_kind_of_function() -> None:
 
     def function() -> None: ...
 
+    async def generator() -> AsyncIterator[int]:
+        yield 1
+
     with pytest.raises(ValidationError, match="RateLimiter"):
         SyncRateLimiter("memory://").limit("1/minute")(coroutine)
+    with pytest.raises(ValidationError, match="inside it"):
+        SyncRateLimiter("memory://").limit("1/minute")(generator)
     limiter: Any = RateLimiter("memory://")
     with pytest.raises(ValidationError, match="SyncRateLimiter"):
         limiter.limit("1/minute")(function)

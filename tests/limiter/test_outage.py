@@ -12,6 +12,7 @@ import pytest
 from headgate import Limit, RateLimiter, RateLimiterUnavailable, SyncRateLimiter, ValidationError, register_store
 from headgate.core.decide import Answer, Request
 from headgate.stores.memory.store import MemoryStore
+from headgate.testing import ManualClock
 
 RPM = Limit.per_minute("rpm", 60)
 
@@ -77,6 +78,37 @@ def test_the_call_overrides_the_stored_policy_and_that_the_limiters(store: Moody
     assert limiter.try_acquire("e", "r", {"rpm": 1}).degraded
     with pytest.raises(RateLimiterUnavailable):
         limiter.try_acquire("e", "r", {"rpm": 1}, on_unavailable="block")
+
+
+def test_the_stored_policy_outlives_the_cache(store: MoodyStore) -> None:
+    clock = ManualClock()
+    limiter = SyncRateLimiter("moody://", clock=clock, config_cache_ttl=5)
+    limiter.set_system_defaults([RPM], on_unavailable="allow")
+    assert limiter.try_acquire("e", "r", {"rpm": 1})
+    store.away = True
+    clock.advance(3600)
+    assert limiter.try_acquire("e", "r", {"rpm": 1}).degraded
+
+
+def test_a_cancelled_wait_stays_cancelled(store: MoodyStore) -> None:
+    async def scenario() -> None:
+        async with RateLimiter("moody://") as limiter:
+            await limiter.adjust("e", "r", {"rpm": 60}, [RPM])
+            waiting = asyncio.create_task(limiter.try_acquire("e", "r", {"rpm": 1}, [RPM], max_wait=60))
+            await asyncio.sleep(0.05)
+            store.away = True
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_closed_while_the_body_ran(store: MoodyStore) -> None:
+    limiter = SyncRateLimiter("moody://")
+    with pytest.raises(ValueError, match="mine"), limiter.acquire("e", "r", {"rpm": 1}, [RPM]):
+        limiter.close()
+        raise ValueError("mine")
 
 
 def test_bad_input_is_an_error_even_then(store: MoodyStore) -> None:

@@ -32,7 +32,9 @@ A penalty is not a matter of tokens. When a vendor says "not before 20 seconds",
 meantime must not open the gate again, so the bucket remembers until when it is blocked.
 
 When a limit changes under a living bucket (`reshape`), time up to now is settled at the old rate, then a
-larger capacity adds the difference, a smaller one clamps, and refill goes on at the new rate.
+larger capacity adds the difference, a smaller one clamps, and refill goes on at the new rate. Stored limits
+have a revision, and a bucket does not go back to an earlier one: a client that has not heard of the change
+yet would otherwise add the difference again each time the others come by.
 """
 
 from __future__ import annotations
@@ -44,21 +46,28 @@ from .units import MAX_DEBT_MILLI, MILLI
 class Bucket:
     """The state of one limit for one entity on one resource. Everything but `settle` expects it settled."""
 
-    __slots__ = ("blocked_until_ms", "changed", "limit", "remainder", "settled_at_ms", "tokens_milli")
+    __slots__ = ("blocked_until_ms", "changed", "limit", "remainder", "revision", "settled_at_ms", "tokens_milli")
 
     def __init__(
-        self, limit: Limit, tokens_milli: int, settled_at_ms: int, remainder: int = 0, blocked_until_ms: int = 0
+        self,
+        limit: Limit,
+        tokens_milli: int,
+        settled_at_ms: int,
+        remainder: int = 0,
+        blocked_until_ms: int = 0,
+        revision: int = 0,
     ) -> None:
         self.limit = limit
         self.tokens_milli = tokens_milli
         self.settled_at_ms = settled_at_ms
         self.remainder = remainder
         self.blocked_until_ms = blocked_until_ms
+        self.revision = revision
         self.changed = False  # by more than the passing of time: a store has to write it
 
     @classmethod
-    def full(cls, limit: Limit, now_ms: int) -> Bucket:
-        return cls(limit, limit.capacity_milli, now_ms)
+    def full(cls, limit: Limit, now_ms: int, revision: int = 0) -> Bucket:
+        return cls(limit, limit.capacity_milli, now_ms, revision=revision)
 
     def settle(self, now_ms: int) -> None:
         elapsed_ms = now_ms - self.settled_at_ms
@@ -105,8 +114,12 @@ class Bucket:
             self.remainder = 0
         self.changed = True
 
-    def reshape(self, limit: Limit) -> None:
-        """Go on under another limit."""
+    def reshape(self, limit: Limit, revision: int = 0) -> None:
+        """Go on under another limit, unless it is from before the one the bucket has (revision 0: it never is)."""
+        if revision:
+            if revision < self.revision:
+                return
+            self.revision = revision
         old, self.limit = self.limit, limit
         self.tokens_milli += max(0, limit.capacity_milli - old.capacity_milli)
         self.remainder = self.remainder * limit.period_ms // old.period_ms

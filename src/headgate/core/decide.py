@@ -27,11 +27,15 @@ TAKE, FORCE, PEEK, PENALIZE = Mode
 
 
 class Charge(NamedTuple):
-    """An amount on one bucket: the one of `limit` under `key` (see names.bucket_key)."""
+    """An amount on one bucket: the one of `limit` under `key` (see names.bucket_key).
+
+    `revision` orders stored limits in time; 0 is a limit that came with the call.
+    """
 
     key: str
     limit: Limit
     amount_milli: int
+    revision: int = 0
 
 
 class Request(NamedTuple):
@@ -46,7 +50,7 @@ class Request(NamedTuple):
 
 def refund(request: Request) -> Request:
     """The request that gives back what `request` took."""
-    return Request(FORCE, tuple(Charge(key, limit, -amount_milli) for key, limit, amount_milli in request.charges))
+    return Request(FORCE, tuple(charge._replace(amount_milli=-charge.amount_milli) for charge in request.charges))
 
 
 Level: TypeAlias = "tuple[int, int | None]"
@@ -74,12 +78,12 @@ def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
     mode, charges, max_wait_ms, block_ms, keep_milli = request
     looked: list[tuple[Bucket, int, int | None]] = []
     longest: int | None = 0
-    for (_, limit, amount_milli), bucket in zip(charges, buckets):
+    for (_, limit, amount_milli, revision), bucket in zip(charges, buckets):
         bucket.settle(now_ms)
         if bucket.limit is not limit and bucket.limit != limit:
             if mode is PEEK:
                 bucket = copy(bucket)
-            bucket.reshape(limit)
+            bucket.reshape(limit, revision)
         wait_ms = bucket.wait_ms(amount_milli)
         looked.append((bucket, amount_milli, wait_ms))
         if wait_ms != 0:
@@ -102,10 +106,10 @@ def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
 
 def _take_one(request: Request, bucket: Bucket, now_ms: int) -> Answer:
     """The same for the request that most requests are, in half the time."""
-    ((_, limit, amount_milli),) = request.charges
+    ((_, limit, amount_milli, revision),) = request.charges
     bucket.settle(now_ms)
     if bucket.limit is not limit and bucket.limit != limit:
-        bucket.reshape(limit)
+        bucket.reshape(limit, revision)
     wait_ms = bucket.wait_ms(amount_milli)
     allowed = wait_ms is not None and wait_ms <= request.max_wait_ms
     if allowed:

@@ -74,7 +74,8 @@ class BaseLimiter:
 
     def _policy(self, chain: Chain | None, on_unavailable: str | None) -> str:
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
-        return on_unavailable or (chain and chain.shape.on_unavailable) or self.on_unavailable
+        stored = chain.shape.on_unavailable if chain else self._cache.on_unavailable
+        return on_unavailable or stored or self.on_unavailable
 
     def _check_open(self) -> None:
         if self._closed:

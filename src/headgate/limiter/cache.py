@@ -35,6 +35,7 @@ class ConfigCache:
         self._chains: dict[tuple[str, str], tuple[float, Chain]] = {}
         self._shapes: dict[str, tuple[float, Shape]] = {}
         self._own_until = 0.0
+        self.on_unavailable: str | None = None  # the stored policy as last read: in an outage it cannot be read again
         self._hits = self._misses = 0
         self.generation = 0
 
@@ -54,6 +55,7 @@ class ConfigCache:
 
     def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
         """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
+        self.on_unavailable = chain.shape.on_unavailable
         if self._ttl and generation == self.generation:
             self._keep(entity_id, resource, self._now() + self._ttl, chain)
 

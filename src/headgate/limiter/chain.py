@@ -20,12 +20,17 @@ class Shape:
     What callers ask of a shape again and again is worked out once and kept.
     """
 
-    __slots__ = ("_parts", "_variants", "levels", "on_unavailable", "source")
+    __slots__ = ("_parts", "_variants", "levels", "on_unavailable", "revisions", "source")
 
     def __init__(
-        self, levels: Sequence[Mapping[str, Limit]], source: str | None = None, on_unavailable: str | None = None
+        self,
+        levels: Sequence[Mapping[str, Limit]],
+        revisions: Sequence[int],
+        source: str | None = None,
+        on_unavailable: str | None = None,
     ) -> None:
         self.levels = tuple(levels)
+        self.revisions = tuple(revisions)
         self.source = source
         self.on_unavailable = on_unavailable
         self._parts: dict[tuple[tuple[str, Any], ...], tuple[tuple[int, Limit, int], ...]] = {}
@@ -49,7 +54,9 @@ class Shape:
             place, known = (), None  # no limits: by_name() says so
         if known is None:
             named = by_name(limits if isinstance(limits, str) else place or limits)
-            known = Shape([named, *(level or named for level in self.levels[1:])], None, self.on_unavailable)
+            ancestors = self.levels[1:]
+            revisions = [0, *(revision if level else 0 for level, revision in zip(ancestors, self.revisions[1:]))]
+            known = Shape([named, *(level or named for level in ancestors)], revisions, None, self.on_unavailable)
             if len(self._variants) < _KEPT:
                 self._variants[place] = known
         return known
@@ -128,10 +135,10 @@ class Chain:
         return self._charges(self.shape.parts(amounts))
 
     def _charges(self, parts: Iterable[tuple[int, Limit, int]]) -> tuple[Charge, ...]:
-        keys = self.keys
-        return tuple([Charge(keys[level], limit, amount) for level, limit, amount in parts])
+        keys, revisions = self.keys, self.shape.revisions
+        return tuple([Charge(keys[level], limit, amount, revisions[level]) for level, limit, amount in parts])
 
     def own_amounts(self, request: Request) -> dict[str, int]:
         """What a request of this chain moves on the entity itself, by limit name."""
         own = self.keys[0]
-        return {limit.name: amount for key, limit, amount in request.charges if key == own}
+        return {limit.name: amount for key, limit, amount, _ in request.charges if key == own}

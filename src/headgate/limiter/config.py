@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import EntityNotFound, ValidationError
+from ..core.errors import EntityNotFound, ValidationError, VersionConflict
 from ..core.limit import Limit, by_name
 from ..core.names import bucket_key, check_entity_id, check_resource
-from ..core.records import Delete, Page, Put, Record
+from ..core.records import ABSENT, Change, Delete, Page, Put, Record
 from ..plan import GetRecords, ListRecords, Plan, WriteRecords
 from . import keys
 from .base import BaseLimiter, OnUnavailable, check_on_unavailable
@@ -44,21 +44,28 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
         if (yield from ListRecords(prefix, limit=1)):
             limiter._cache.note_entities_have_their_own()
             return None
-    shared = [keys.resource_limits_key(limiter.namespace, resource), keys.system_limits_key(limiter.namespace)]
-    records = yield from GetRecords(shared)
+    revision, *records = yield from GetRecords(
+        [
+            keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
+            keys.resource_limits_key(limiter.namespace, resource),
+            keys.system_limits_key(limiter.namespace),
+        ]
+    )
     limits, source = _most_specific(records, SOURCES[2:])
-    return Shape([limits], source, _policy(records[-1]))
+    return Shape([limits], [_revision(revision)], source, _policy(records[-1]))
 
 
 def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[Chain]:
     found: list[str] = []
     levels: list[Mapping[str, Limit]] = []
+    revisions: list[int] = []
     source, policy, above = None, None, entity_id
     while True:
         if len(found) > MAX_ANCESTORS:
             raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
-        entity, *records = yield from GetRecords(
+        revision, entity, *records = yield from GetRecords(
             [
+                keys.revision_key(limiter.namespace),
                 keys.entity_key(limiter.namespace, above),
                 keys.entity_limits_key(limiter.namespace, above, resource),
                 keys.entity_limits_key(limiter.namespace, above, None),
@@ -73,10 +80,11 @@ def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Pla
             raise EntityNotFound(above, f"the parent of {found[-1]!r}, to which {entity_id!r} cascades")
         found.append(above)
         levels.append(limits)
+        revisions.append(_revision(revision))
         parent_id = entity.value["parent_id"] if entity else None
         if parent_id is None or entity is None or (len(found) == 1 and not entity.value["cascade"]):
             chain_keys = tuple(bucket_key(limiter.namespace, link, resource) for link in found)
-            return Chain(chain_keys, Shape(levels, source, policy))
+            return Chain(chain_keys, Shape(levels, revisions, source, policy))
         above = parent_id
 
 
@@ -85,6 +93,10 @@ def _most_specific(records: Sequence[Record | None], sources: Sequence[str]) -> 
         if record is not None:
             return by_name(_limits(record)), source
     return {}, None
+
+
+def _revision(record: Record | None) -> int:
+    return int(record.value["revision"]) if record else 0
 
 
 def _policy(system: Record | None) -> str | None:
@@ -117,13 +129,13 @@ def set_limits_plan(
     """Store an entity's limits on a resource, or (resource None) its default for all of them."""
     namespace, entity_id = limiter.namespace, check_entity_id(entity_id)
     resource = None if resource is None else check_resource(resource)
-    yield from WriteRecords(
+    yield from write_limits_plan(
+        limiter,
         [
             Put(keys.entity_limits_key(namespace, entity_id, resource), _value(limits)),
             Put(keys.custom_key(namespace, resource, entity_id), {}),
-        ]
+        ],
     )
-    limiter._cache.clear()
 
 
 def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[Limit]]:
@@ -156,8 +168,7 @@ def list_entities_with_custom_limits_plan(
 def set_resource_defaults_plan(limiter: BaseLimiter, resource: str, limits: Sequence[Limit]) -> Plan[None]:
     """Store the limits of everyone on a resource who has none of their own."""
     key = keys.resource_limits_key(limiter.namespace, check_resource(resource))
-    yield from WriteRecords([Put(key, _value(limits))])
-    limiter._cache.clear()
+    yield from write_limits_plan(limiter, [Put(key, _value(limits))])
 
 
 def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[list[Limit]]:
@@ -190,8 +201,7 @@ def set_system_defaults_plan(
     value = _value(limits)
     if on_unavailable is not None:
         value["on_unavailable"] = check_on_unavailable(on_unavailable)
-    yield from WriteRecords([Put(keys.system_limits_key(limiter.namespace), value)])
-    limiter._cache.clear()
+    yield from write_limits_plan(limiter, [Put(keys.system_limits_key(limiter.namespace), value)])
 
 
 def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[list[Limit]]:
@@ -214,9 +224,27 @@ def delete_system_defaults_plan(limiter: BaseLimiter) -> Plan[bool]:
 
 def _delete_plan(limiter: BaseLimiter, doomed: Sequence[str]) -> Plan[bool]:
     record, *_ = yield from GetRecords(doomed)
-    yield from WriteRecords([Delete(key) for key in doomed])
-    limiter._cache.clear()
+    yield from write_limits_plan(limiter, [Delete(key) for key in doomed])
     return record is not None
+
+
+def write_limits_plan(limiter: BaseLimiter, changes: Sequence[Change]) -> Plan[None]:
+    """Change stored limits, and move the namespace's revision on, so that buckets know the newer from the older.
+
+    The revision is a time in milliseconds: even if its record is lost, the next one is later than all before.
+    """
+    key = keys.revision_key(limiter.namespace)
+    while True:
+        (record,) = yield from GetRecords([key])
+        revision = max(limiter._clock.now_ms(), _revision(record) + 1)
+        try:
+            yield from WriteRecords([*changes, Put(key, {"revision": revision}, record.version if record else ABSENT)])
+        except VersionConflict as conflict:
+            if conflict.key == key:
+                continue  # someone else changed limits in between
+            raise
+        limiter._cache.clear()
+        return
 
 
 def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:

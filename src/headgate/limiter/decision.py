@@ -74,7 +74,7 @@ class Decision(Generic[L]):
 
 def statuses(request: Request, answer: Answer) -> list[LimitStatus]:
     found = []
-    for (key, limit, amount_milli), (available_milli, wait_ms) in zip(request.charges, answer.levels):
+    for (key, limit, amount_milli, _), (available_milli, wait_ms) in zip(request.charges, answer.levels):
         _, entity_id, resource = parse_bucket_key(key)
         exceeded = not answer.allowed and (wait_ms is None or wait_ms > request.max_wait_ms)
         found.append(

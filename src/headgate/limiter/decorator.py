@@ -55,9 +55,11 @@ def _resource_of(function: Callable[..., Any]) -> str:
 
 def check_kind(function: Any, *, coroutine: bool) -> None:
     """Each limiter takes its own kind of function: the wrong one would block, or never wait."""
-    if inspect.iscoroutinefunction(function) is coroutine and not inspect.isasyncgenfunction(function):
-        return
     name = getattr(function, "__qualname__", function)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise ValidationError(f"{name!r} is a generator, which runs after its call: acquire inside it instead")
+    if inspect.iscoroutinefunction(function) is coroutine:
+        return
     if coroutine:
         raise ValidationError(f"{name!r} is not a coroutine function: decorate it with a SyncRateLimiter")
     raise ValidationError(f"{name!r} is a coroutine function: decorate it with a RateLimiter")

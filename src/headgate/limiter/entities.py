@@ -11,7 +11,7 @@ from ..core.records import ABSENT, Change, Check, Delete, Entity, Page, Put, Rec
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from . import keys
 from .base import BaseLimiter
-from .config import MAX_ANCESTORS
+from .config import MAX_ANCESTORS, write_limits_plan
 
 
 class Unchanged:
@@ -42,8 +42,7 @@ def create_entity_plan(
     key = keys.entity_key(limiter.namespace, entity_id)
     changes: list[Change] = [Put(key, value, ABSENT)]
     if parent_id is not None:
-        parent = yield from _check_parent_plan(limiter, entity_id, parent_id)
-        changes.append(Check(parent.key, parent.version))
+        changes += yield from _check_parent_plan(limiter, entity_id, parent_id)
         changes.append(Put(keys.child_key(limiter.namespace, parent_id, entity_id), {}))
     try:
         yield from WriteRecords(changes)
@@ -82,8 +81,7 @@ def update_entity_plan(
         if old_parent is not None:
             changes.append(Delete(keys.child_key(limiter.namespace, old_parent, entity_id)))
         if new_parent is not None:
-            parent = yield from _check_parent_plan(limiter, entity_id, new_parent)
-            changes.append(Check(parent.key, parent.version))
+            changes += yield from _check_parent_plan(limiter, entity_id, new_parent)
             changes.append(Put(keys.child_key(limiter.namespace, new_parent, entity_id), {}))
     yield from WriteRecords(changes)
     limiter._cache.clear()
@@ -112,8 +110,7 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
         cursor = page.cursor
         if cursor is None:
             break
-    yield from WriteRecords(changes)
-    limiter._cache.clear()
+    yield from write_limits_plan(limiter, changes)
     while True:
         rows = yield from ListBuckets(namespace, entity_id=entity_id)
         if not rows:
@@ -140,10 +137,13 @@ def _read_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Record]:
     return record
 
 
-def _check_parent_plan(limiter: BaseLimiter, entity_id: str, parent_id: str) -> Plan[Record]:
-    """The parent's record. It must exist, and the way up from it must be short enough and not lead back."""
+def _check_parent_plan(limiter: BaseLimiter, entity_id: str, parent_id: str) -> Plan[list[Check]]:
+    """The parent must exist, and the way up from it must be short enough and not lead back.
+
+    Returns what must still be so when the change is written.
+    """
     path = [entity_id]
-    record = None
+    checks: list[Check] = []
     above: str | None = parent_id
     while above is not None:
         if above in path:
@@ -153,11 +153,10 @@ def _check_parent_plan(limiter: BaseLimiter, entity_id: str, parent_id: str) -> 
         (found,) = yield from GetRecords([keys.entity_key(limiter.namespace, above)])
         if found is None:
             raise EntityNotFound(above, f"the parent of {path[-1]!r}")
-        record = record or found
+        checks.append(Check(found.key, found.version))
         path.append(above)
         above = found.value["parent_id"]
-    assert record is not None
-    return record
+    return checks
 
 
 def _checked(name: Any, parent_id: Any, cascade: Any, metadata: Any) -> dict[str, Any]:

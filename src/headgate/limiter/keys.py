@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 
+def revision_key(namespace: str) -> str:
+    return f"{namespace}/revision"
+
+
 def entities_prefix(namespace: str) -> str:
     return f"{namespace}/entity#"
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..core.decide import Mode, Request
-from ..core.errors import LeaseExpired, RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.errors import LeaseExpired, LimiterClosed, RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from ..core.units import from_milli, signed_tokens_to_milli
 from ..plan import Call, Plan, Settle
 from .bind import blocking, coroutine
@@ -126,9 +126,9 @@ class BaseLease:
     def _undo_plan(self) -> Plan[None]:
         try:
             yield from self._rollback_plan()
-        except RateLimiterUnavailable as unavailable:
+        except (RateLimiterUnavailable, LimiterClosed) as error:
             # The body's own error matters more to the caller than this one.
-            log.warning("lease %s could not be rolled back: %s", self.id, unavailable)
+            log.warning("lease %s could not be rolled back: %s", self.id, error)
 
 
 class Lease(BaseLease):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from ..plan import DeleteBuckets, Plan, Settle, Sleep
 from .base import BaseLimiter, check_on_unavailable
 from .chain import Chain, Shape
 from .config import chain_plan
+
+log = logging.getLogger("headgate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,17 @@ def take_plan(
     except RateLimiterUnavailable:
         if limiter._policy(chain, on_unavailable) != "allow":
             raise
-        return Outcome(chain or Chain((), Shape([])), None, None)
+        return Outcome(chain or Chain((), Shape([], [])), None, None)
     if answer.allowed and answer.wait_ms:
         try:
             yield from Sleep(answer.wait_ms / MILLI)
         except GeneratorExit:
             raise
         except BaseException:
-            yield from Settle(refund(request))
+            try:
+                yield from Settle(refund(request))
+            except RateLimiterUnavailable as unavailable:
+                log.warning("a reservation could not be given back: %s", unavailable)
             raise
     return Outcome(chain, request, answer)
 
@@ -117,12 +123,14 @@ def penalize_plan(
     """
     if seconds is None and factor is None:
         raise ValidationError("penalize needs seconds= or factor=")
-    block_ms = 0 if seconds is None else seconds_to_ms(seconds, "seconds")
+    block_ms = 0 if seconds is None else seconds_to_ms(seconds, "seconds", least_ms=0)
     keep_milli = MILLI
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    own = Chain(chain.keys[:1], Shape([chain.limits()])).charges(dict.fromkeys(chain.limits(), 0))
+    own = Chain(chain.keys[:1], Shape([chain.limits()], chain.shape.revisions)).charges(
+        dict.fromkeys(chain.limits(), 0)
+    )
     yield from Settle(Request(Mode.PENALIZE, own, block_ms=block_ms, keep_milli=keep_milli))
 
 

@@ -1,4 +1,4 @@
-"""What a store must do: ten methods, in two kinds of state.
+"""What a store must do: nine methods, in two kinds of state.
 
 *Buckets*, the hot path. `settle` answers a batch of independent requests in order, each atomic, in one round
 trip. *Records*, the cold path: small documents with versions, and their changes, all or nothing.
@@ -8,6 +8,7 @@ Everything else (leases, hierarchy, configuration, waiting, coalescing) is built
 
 Rules
 - A request's decision is `core.decide`, or a script held to it by a differential test.
+- `get_records` sees all keys at one moment, or one after the other in their order.
 - Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
 - `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
 - No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may

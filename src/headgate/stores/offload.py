@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,11 +20,15 @@ class OffloadedStore:
         self.blocking = blocking
         self.own_clock = blocking.own_clock
         self.in_process = blocking.in_process
-        self._worker = None if blocking.in_process else ThreadPoolExecutor(1, "headgate-store")
+        self._pid = 0
+        self._worker: ThreadPoolExecutor | None = None
 
     async def _call(self, method: Callable[..., T], *args: object) -> T:
-        if self._worker is None:
+        if self.in_process:
             return method(*args)
+        if self._worker is None or self._pid != os.getpid():  # threads do not go through a fork
+            self._pid = os.getpid()
+            self._worker = ThreadPoolExecutor(1, "headgate-store")
         return await asyncio.get_running_loop().run_in_executor(self._worker, method, *args)
 
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:

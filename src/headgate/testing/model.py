@@ -6,14 +6,23 @@ Slow, small and obvious. The conformance suite runs a store and this side by sid
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, floor
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..core.limit import Limit
 
 Place: TypeAlias = "tuple[str, str, str]"  # entity, resource, limit name
+
+
+class ModelCharge(NamedTuple):
+    limit: Limit
+    amount: Fraction
+    revision: int = 0
+
+
+Charges: TypeAlias = "Mapping[Place, ModelCharge]"
 
 
 def _tokens(milli: int) -> Fraction:
@@ -26,10 +35,11 @@ class ModelBucket:
     tokens: Fraction
     at_ms: int
     blocked_until_ms: int = 0
+    revision: int = 0
 
     @classmethod
-    def full(cls, limit: Limit, now_ms: int) -> ModelBucket:
-        return cls(limit, _tokens(limit.capacity_milli), now_ms)
+    def full(cls, charge: ModelCharge, now_ms: int) -> ModelBucket:
+        return cls(charge.limit, _tokens(charge.limit.capacity_milli), now_ms, revision=charge.revision)
 
     @property
     def capacity(self) -> Fraction:
@@ -42,16 +52,16 @@ class ModelBucket:
     def at(self, now_ms: int) -> ModelBucket:
         now_ms = max(now_ms, self.at_ms)
         tokens = min(self.capacity, self.tokens + (now_ms - self.at_ms) * self.rate_per_ms)
-        return ModelBucket(self.limit, tokens, now_ms, self.blocked_until_ms)
+        return replace(self, tokens=tokens, at_ms=now_ms)
 
-    def under(self, limit: Limit) -> ModelBucket:
-        if limit == self.limit:
+    def under(self, limit: Limit, revision: int) -> ModelBucket:
+        if limit == self.limit or 0 < revision < self.revision:
             return self
         tokens = self.tokens + max(Fraction(0), _tokens(limit.capacity_milli) - self.capacity)
         # The fraction of a millitoken is carried over in the new limit's grain, rounded down.
         grain = 1000 * limit.period_ms
         tokens = min(Fraction(floor(tokens * grain), grain), _tokens(limit.capacity_milli))
-        return ModelBucket(limit, tokens, self.at_ms, self.blocked_until_ms)
+        return replace(self, limit=limit, tokens=tokens, revision=revision or self.revision)
 
     def wait_ms(self, amount: Fraction) -> int | None:
         if amount > self.capacity:
@@ -60,7 +70,7 @@ class ModelBucket:
         return max(ceil(missing / self.rate_per_ms), self.blocked_until_ms - self.at_ms)
 
     def less(self, amount: Fraction) -> ModelBucket:
-        return ModelBucket(self.limit, min(self.capacity, self.tokens - amount), self.at_ms, self.blocked_until_ms)
+        return replace(self, tokens=min(self.capacity, self.tokens - amount))
 
     def available(self) -> int:
         return floor(min(self.tokens, Fraction(0)) if self.blocked_until_ms > self.at_ms else self.tokens)
@@ -72,41 +82,37 @@ class ModelLimiter:
 
     buckets: dict[Place, ModelBucket] = field(default_factory=dict)
 
-    def look(self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int) -> dict[Place, ModelBucket]:
+    def look(self, charges: Charges, now_ms: int) -> dict[Place, ModelBucket]:
         """The buckets at `now_ms` under the limits of the charges. Looking lets time pass, and changes nothing else."""
         seen = {}
-        for place, (limit, _) in charges.items():
-            bucket = self.buckets.get(place, ModelBucket.full(limit, now_ms)).at(now_ms)
+        for place, charge in charges.items():
+            bucket = self.buckets.get(place, ModelBucket.full(charge, now_ms)).at(now_ms)
             self.buckets[place] = bucket
-            seen[place] = bucket.under(limit)
+            seen[place] = bucket.under(charge.limit, charge.revision)
         return seen
 
-    def waits(self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int) -> dict[Place, int | None]:
+    def waits(self, charges: Charges, now_ms: int) -> dict[Place, int | None]:
         seen = self.look(charges, now_ms)
-        return {place: seen[place].wait_ms(amount) for place, (_, amount) in charges.items()}
+        return {place: seen[place].wait_ms(amount) for place, (_, amount, _) in charges.items()}
 
-    def take(
-        self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int, max_wait_ms: int = 0
-    ) -> tuple[bool, int | None]:
+    def take(self, charges: Charges, now_ms: int, max_wait_ms: int = 0) -> tuple[bool, int | None]:
         seen = self.look(charges, now_ms)
-        waits = [seen[place].wait_ms(amount) for place, (_, amount) in charges.items()]
+        waits = [seen[place].wait_ms(amount) for place, (_, amount, _) in charges.items()]
         longest = None if None in waits else max(wait for wait in waits if wait is not None)
         allowed = longest is not None and longest <= max_wait_ms
-        for place, (_, amount) in charges.items():
+        for place, (_, amount, _) in charges.items():
             self.buckets[place] = seen[place].less(amount) if allowed else seen[place]
         return allowed, longest
 
-    def force(self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int) -> None:
+    def force(self, charges: Charges, now_ms: int) -> None:
         seen = self.look(charges, now_ms)
-        for place, (_, amount) in charges.items():
+        for place, (_, amount, _) in charges.items():
             self.buckets[place] = seen[place].less(amount)
 
-    def penalize(
-        self, charges: Mapping[Place, tuple[Limit, Fraction]], now_ms: int, block_ms: int, keep_milli: int
-    ) -> None:
+    def penalize(self, charges: Charges, now_ms: int, block_ms: int, keep_milli: int) -> None:
         for place, bucket in self.look(charges, now_ms).items():
             if block_ms:
-                bucket.blocked_until_ms = max(bucket.blocked_until_ms, bucket.at_ms + block_ms)
+                bucket = replace(bucket, blocked_until_ms=max(bucket.blocked_until_ms, bucket.at_ms + block_ms))
             if keep_milli < 1000 and bucket.tokens > 0:
-                bucket.tokens = _tokens(floor(bucket.tokens * 1000) * keep_milli // 1000)
+                bucket = replace(bucket, tokens=_tokens(floor(bucket.tokens * 1000) * keep_milli // 1000))
             self.buckets[place] = bucket

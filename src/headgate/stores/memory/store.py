@@ -46,13 +46,13 @@ class MemoryStore:
         with self._lock:
             for request in batch:
                 buckets = []
-                for key, limit, _ in request.charges:
+                for key, limit, _, revision in request.charges:
                     row = rows.get(key)
                     if row is None:
                         row = self._new_row(key, now_ms)
                     bucket = row.get(limit.name)
                     if bucket is None:
-                        bucket = row[limit.name] = Bucket.full(limit, now_ms)
+                        bucket = row[limit.name] = Bucket.full(limit, now_ms, revision)
                     buckets.append(bucket)
                 answers.append(decide(request, buckets, now_ms))
         return answers

@@ -11,6 +11,7 @@ CREATE TABLE buckets (
     settled_at_ms INTEGER NOT NULL,
     remainder INTEGER NOT NULL,
     blocked_until_ms INTEGER NOT NULL,
+    revision INTEGER NOT NULL,          -- of the stored limits; 0 for a limit that came with a call
     PRIMARY KEY (key, limit_name)
 ) WITHOUT ROWID;
 

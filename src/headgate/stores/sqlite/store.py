@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Request, decide
+from ...core.decide import Answer, Charge, Request, decide
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
@@ -17,20 +17,20 @@ from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
 from .connection import connect, damaged, explained, patiently
 from .fork import open_anew_after_fork
 
-_COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms"
+_COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision"
 _READ_PLACE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ? AND limit_name = ?"
 _READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
 _READ_MANY = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
 _READ_AFTER = (
     f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key > ? AND key < ? ORDER BY key, limit_name LIMIT ?"
 )
-_INSERT = f"INSERT INTO buckets ({_COLUMNS}, key, limit_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_UPDATE = f"UPDATE buckets SET ({_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?) WHERE key = ? AND limit_name = ?"
+_INSERT = f"INSERT INTO buckets ({_COLUMNS}, key, limit_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE = f"UPDATE buckets SET ({_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE key = ? AND limit_name = ?"
 
 PAGE = 1000
 _AFTER_ALL = chr(0x10FFFF)
 _Place: TypeAlias = tuple[str, str]  # key, limit name
-_Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int]
+_Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int, int]
 
 
 T = TypeVar("T")
@@ -89,11 +89,11 @@ class SqliteStore:
         def work(connection: sqlite3.Connection) -> list[Answer]:
             if len(batch) == 1 and len(batch[0].charges) == 1:
                 return [self._settle_one(connection, batch[0], now)]
-            wanted = {(key, limit.name): limit for request in batch for key, limit, _ in request.charges}
+            wanted = {(charge.key, charge.limit.name): charge for request in batch for charge in request.charges}
             stored = _load(connection, wanted)
-            buckets = {place: self._bucket(place, limit, stored, now) for place, limit in wanted.items()}
+            buckets = {place: self._bucket(place, charge, stored, now) for place, charge in wanted.items()}
             answers = [
-                decide(request, [buckets[key, limit.name] for key, limit, _ in request.charges], now)
+                decide(request, [buckets[key, limit.name] for key, limit, _, _ in request.charges], now)
                 for request in batch
             ]
             self._save(connection, buckets, stored, now)
@@ -103,20 +103,20 @@ class SqliteStore:
 
     def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer:
         """The same for the request that most requests are."""
-        ((key, limit, _),) = request.charges
-        place = (key, limit.name)
+        (charge,) = request.charges
+        place = (charge.key, charge.limit.name)
         row = connection.execute(_READ_PLACE, place).fetchone()
-        stored = {place: _bucket(row, limit)} if row else {}
-        bucket = self._bucket(place, limit, stored, now_ms)
+        stored = {place: _bucket(row, charge.limit)} if row else {}
+        bucket = self._bucket(place, charge, stored, now_ms)
         answer = decide(request, (bucket,), now_ms)
         self._save(connection, {place: bucket}, stored, now_ms)
         return answer
 
-    def _bucket(self, place: _Place, limit: Limit, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
+    def _bucket(self, place: _Place, charge: Charge, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
         bucket = stored.get(place)
         seen_ms = self._seen.get(place, 0)
         if bucket is None:
-            return Bucket.full(limit, max(seen_ms, now_ms))
+            return Bucket.full(charge.limit, max(seen_ms, now_ms), charge.revision)
         bucket.settle(seen_ms)
         return bucket
 
@@ -148,7 +148,12 @@ class SqliteStore:
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
         doomed = [(key,) for key in keys]
-        self._write(lambda connection: connection.executemany("DELETE FROM buckets WHERE key = ?", doomed))
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM buckets WHERE key = ?", doomed)
+            self._seen = {place: ms for place, ms in self._seen.items() if place[:1] not in doomed}
+
+        self._write(work)
 
     def list_buckets(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
@@ -227,19 +232,19 @@ class SqliteStore:
             connection.close()
 
 
-def _load(connection: sqlite3.Connection, wanted: dict[_Place, Limit]) -> dict[_Place, Bucket]:
+def _load(connection: sqlite3.Connection, wanted: dict[_Place, Charge]) -> dict[_Place, Bucket]:
     keys = {key for key, _ in wanted}
     rows = (
         connection.execute(_READ_ONE, tuple(keys))
         if len(keys) == 1
         else connection.execute(_READ_MANY, (json.dumps(list(keys)),))
     )
-    return {(row[0], row[1]): _bucket(row, wanted[row[0], row[1]]) for row in rows if (row[0], row[1]) in wanted}
+    return {(row[0], row[1]): _bucket(row, wanted[row[0], row[1]].limit) for row in rows if (row[0], row[1]) in wanted}
 
 
 def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
     """The bucket of a row; with `limit` itself as its limit if that is the one it was stored under."""
-    _, name, capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms = row
+    _, name, capacity_milli, refill_milli, period_ms, *state = row
     if (
         limit is None
         or limit.capacity_milli != capacity_milli
@@ -247,7 +252,7 @@ def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
         or limit.period_ms != period_ms
     ):
         limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
-    return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms)
+    return Bucket(limit, *state)
 
 
 def _values(bucket: Bucket) -> tuple[int, ...]:
@@ -260,6 +265,7 @@ def _values(bucket: Bucket) -> tuple[int, ...]:
         bucket.settled_at_ms,
         bucket.remainder,
         bucket.blocked_until_ms,
+        bucket.revision,
     )
 
 

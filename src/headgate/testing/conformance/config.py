@@ -83,6 +83,32 @@ class ConfigConformance(Conformance):
         other.invalidate_config_cache()
         assert other.resolve_limits("e", "r")[0] == rpm(30)
 
+    def test_clients_that_disagree_about_a_limit_mint_nothing(self, open_limiter: Callable[..., Any]) -> None:
+        """While one has not heard of a change, the bucket must not swing between the two."""
+        one, other = open_limiter(), open_limiter()
+        one.set_system_defaults(rpm(10))
+        assert not other.try_acquire("e", "r", {"rpm": 11})
+        one.set_system_defaults(rpm(20))
+        admitted = sum(bool(client.try_acquire("e", "r", {"rpm": 1})) for _ in range(30) for client in (one, other))
+        assert admitted == 20
+
+    def test_an_old_lease_does_not_bring_back_an_old_limit(self, open_limiter: Callable[..., Any]) -> None:
+        limiter = open_limiter()
+        limiter.set_system_defaults(rpm(100))
+        lease = limiter.try_acquire("e", "r", {"rpm": 40}).lease
+        limiter.set_system_defaults(rpm(10))
+        assert limiter.try_acquire("e", "r", {"rpm": 10})
+        lease.rollback()
+        assert limiter.available("e", "r") == {"rpm": 10}
+
+    def test_a_deleted_level_gives_way_to_an_older_one(self, limiter: Any) -> None:
+        limiter.set_system_defaults(rpm(10))
+        limiter.set_limits("e", rpm(100))
+        assert limiter.try_acquire("e", "r", {"rpm": 50})
+        limiter.delete_limits("e")
+        assert limiter.try_acquire("e", "r", {"rpm": 10})
+        assert not limiter.try_acquire("e", "r", {"rpm": 1})
+
     def test_cache_stats(self, open_limiter: Callable[..., Any]) -> None:
         limiter = open_limiter(config_cache_ttl=5)
         for _ in range(3):

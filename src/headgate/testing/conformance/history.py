@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from ...core.limit import Limit
 from ..clock import ManualClock
-from ..model import ModelLimiter, Place
+from ..model import ModelCharge, ModelLimiter, Place
 from .fixtures import START_MS, Conformance
 
 _namespaces = itertools.count()
@@ -45,7 +45,8 @@ class History(RuleBasedStateMachine):
         self.clock.set(START_MS)
         self.limiter = open_limiter(namespace=f"history-{next(_namespaces)}")
         self.model = ModelLimiter()
-        self.leases: list[tuple[Any, str, list[str]]] = []
+        self.leases: list[tuple[Any, str, int]] = []
+        self.revision = 1
 
     @initialize(first=shapes, second=shapes)
     def begin(self, first: tuple[int, int, int], second: tuple[int, int, int]) -> None:
@@ -55,10 +56,10 @@ class History(RuleBasedStateMachine):
         for child, parent in parents.items():
             self.limiter.create_entity(child, parent_id=parent, cascade=True)
 
-    def charges(self, entity_id: str, milli: dict[str, int]) -> dict[Place, tuple[Limit, Fraction]]:
+    def charges(self, entity_id: str, milli: dict[str, int]) -> dict[Place, ModelCharge]:
         chain = [entity_id, parents[entity_id]] if entity_id in parents else [entity_id]
         return {
-            (link, "r", name): (self.limits[name], Fraction(amount, 1000))
+            (link, "r", name): ModelCharge(self.limits[name], Fraction(amount, 1000), self.revision)
             for link in chain
             for name, amount in milli.items()
         }
@@ -70,6 +71,7 @@ class History(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["x", "y"]), shape=shapes)
     def a_limit_changes(self, name: str, shape: tuple[int, int, int]) -> None:
         self.limits[name] = Limit.from_stored(name, *shape)
+        self.revision += 1
         self.limiter.set_system_defaults(list(self.limits.values()))
 
     @rule(entity_id=entities, named=names, data=st.data())
@@ -80,7 +82,7 @@ class History(RuleBasedStateMachine):
         assert decision.allowed is allowed
         if allowed:
             assert decision.retry_after_seconds == 0.0
-            self.leases.append((decision.lease, entity_id, named))
+            self.leases.append((decision.lease, entity_id, self.revision))
         else:
             assert decision.retry_after_seconds == (None if wait_ms is None else wait_ms / 1000)
 
@@ -93,7 +95,10 @@ class History(RuleBasedStateMachine):
     def penalize(self, entity_id: str, seconds: int | None, keep: int | None) -> None:
         if seconds is None and keep is None:
             return
-        own = {(entity_id, "r", name): (limit, Fraction(0)) for name, limit in self.limits.items()}
+        own = {
+            (entity_id, "r", name): ModelCharge(limit, Fraction(0), self.revision)
+            for name, limit in self.limits.items()
+        }
         block_ms = 0 if seconds is None else seconds * 1000
         self.model.penalize(own, self.clock.now_ms(), block_ms, 1000 if keep is None else keep)
         factor = None if keep is None else Fraction(keep, 1000)
@@ -103,14 +108,14 @@ class History(RuleBasedStateMachine):
     def end_a_lease(self, index: int, how: str) -> None:
         if not self.leases:
             return
-        lease, entity_id, _ = self.leases.pop(index % len(self.leases))
+        lease, entity_id, revision = self.leases.pop(index % len(self.leases))
         held = {name: round(amount * 1000) for name, amount in lease.consumed.items()}
         limits_then = lease._chain.shape.levels[0]
         getattr(lease, how)()
         if how == "rollback":
             charges = {
-                place: (limits_then[place[2]], -amount)
-                for place, (_, amount) in self.charges(entity_id, held).items()
+                place: ModelCharge(limits_then[place[2]], -amount, revision)
+                for place, (_, amount, _) in self.charges(entity_id, held).items()
                 if amount > 0
             }
             if charges:
