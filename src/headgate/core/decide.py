@@ -110,6 +110,9 @@ def _take_one(request: Request, bucket: Bucket, now_ms: int) -> Answer:
     bucket.settle(now_ms)
     if bucket.limit is not limit and bucket.limit != limit:
         bucket.reshape(limit, revision)
+    if amount_milli <= bucket.tokens_milli and not bucket.blocked_until_ms:
+        bucket.take(amount_milli)
+        return Answer(True, 0, ((bucket.tokens_milli, 0),))
     wait_ms = bucket.wait_ms(amount_milli)
     allowed = wait_ms is not None and wait_ms <= request.max_wait_ms
     if allowed:

@@ -18,7 +18,7 @@ from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import coroutine
 from .chain import Chain
 from .clock import asleep_on
-from .coalesce import TaskCoalescer
+from .coalesce import TaskCoalescer, settler
 from .decision import Decision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
 from .lease import Lease
@@ -32,7 +32,9 @@ class RateLimiter(BaseLimiter):
 
     def _open(self) -> None:
         store = self._store = open_async_store(self.url, self._store_timeout)
-        self._direct = store.blocking.settle if isinstance(store, OffloadedStore) and store.in_process else None
+        self._direct = None
+        if isinstance(store, OffloadedStore) and store.in_process:
+            self._direct = settler(store.blocking.settle, self._clock.now_ms)
         self._coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
 
     def _now_ms(self) -> int | None:
@@ -43,7 +45,7 @@ class RateLimiter(BaseLimiter):
 
     async def _settle(self, request: Request) -> Answer:
         if self._direct is not None:
-            return self._direct((request,), self._now_ms())[0]
+            return self._direct(request)
         return await self._coalescer.settle(request)
 
     async def _perform(self, call: Call[Any]) -> Any:

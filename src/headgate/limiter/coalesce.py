@@ -20,7 +20,13 @@ from ..core.decide import Answer, Mode, Request, refund
 from ..core.errors import RateLimiterUnavailable
 
 MAX_BATCH = 512
-PATIENCE_SECONDS = 0.001
+
+
+def settler(
+    settle: Callable[[Sequence[Request], int | None], list[Answer]], now_ms: Callable[[], int | None]
+) -> Callable[[Request], Answer]:
+    """One request, one call: for a store in this process, where there is nothing to save, and if told so."""
+    return lambda request: settle((request,), now_ms())[0]
 
 
 class _ThreadEntry:
@@ -43,12 +49,7 @@ class _ThreadEntry:
 
 class ThreadCoalescer:
     """Group commit. A thread that finds no leader leads: it sends everything that waits, its own request included,
-    answers the others, and appoints the next leader if more have come in the meantime.
-
-    Threads that came together tend to come together again, one after the other as the interpreter lets them run.
-    So while the last call was shared by n, the first of them waits for up to PATIENCE_SECONDS, and the n-th leads.
-    A lone thread never waits.
-    """
+    answers the others, and appoints the next leader if more have come in the meantime."""
 
     def __init__(self, settle: Callable[[Sequence[Request]], list[Answer]]) -> None:
         self._settle = settle
@@ -59,17 +60,15 @@ class ThreadCoalescer:
         self._mutex = threading.Lock()
         self._queue: list[_ThreadEntry] = []
         self._led = False
-        self._company = 1  # how many shared the last call
 
     def settle(self, request: Request) -> Answer:
         entry = _ThreadEntry(request)
         with self._mutex:
             self._queue.append(entry)
-            alone = not self._led
-            if alone and len(self._queue) >= self._company:
+            if not self._led:
                 self._led = entry.leads = True
         try:
-            if not entry.leads and not (alone and self._waited_in_vain(entry)):
+            if not entry.leads:
                 entry.gate.acquire()
             if entry.leads:
                 self._lead(entry)
@@ -77,15 +76,6 @@ class ThreadCoalescer:
             self._abandon(entry)
             raise
         return entry.result()
-
-    def _waited_in_vain(self, entry: _ThreadEntry) -> bool:
-        """Wait for the others. True if there is news (they came) or if this thread leads after all (they did not)."""
-        if entry.gate.acquire(timeout=PATIENCE_SECONDS):
-            return True
-        with self._mutex:
-            if not self._led:
-                self._led = entry.leads = True
-        return entry.leads
 
     def _lead(self, leader: _ThreadEntry) -> None:
         with self._mutex:
@@ -104,7 +94,6 @@ class ThreadCoalescer:
         finally:
             leader.leads = False
             with self._mutex:
-                self._company = max(len(batch), self._company // 2)
                 successor = self._queue[0] if self._queue else None
                 self._led = successor is not None
                 if successor is not None:

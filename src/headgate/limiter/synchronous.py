@@ -18,7 +18,7 @@ from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import blocking
 from .chain import Chain
 from .clock import sleep_on
-from .coalesce import ThreadCoalescer
+from .coalesce import ThreadCoalescer, settler
 from .decision import Decision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
 from .lease import SyncLease
@@ -32,19 +32,19 @@ class SyncRateLimiter(BaseLimiter):
 
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
-        grouped = self._coalesce and not self._store.in_process
-        self._settle: Callable[[Request], Answer] = (
-            ThreadCoalescer(self._settle_batch).settle if grouped else self._settle_alone
-        )
+        self._settle: Callable[[Request], Answer]
+        if self._store.in_process:
+            self._settle = settler(self._store.settle, self._clock.now_ms)
+        elif self._coalesce:
+            self._settle = ThreadCoalescer(self._settle_batch).settle
+        else:
+            self._settle = settler(self._store.settle, self._now_ms)
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
         return self._store.settle(batch, self._now_ms())
-
-    def _settle_alone(self, request: Request) -> Answer:
-        return self._store.settle((request,), self._now_ms())[0]
 
     def _perform(self, call: Call[Any]) -> Any:
         self._check_open()

@@ -41,21 +41,22 @@ class MemoryStore:
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
-        answers = []
-        rows = self._rows
         with self._lock:
-            for request in batch:
-                buckets = []
-                for key, limit, _, revision in request.charges:
-                    row = rows.get(key)
-                    if row is None:
-                        row = self._new_row(key, now_ms)
-                    bucket = row.get(limit.name)
-                    if bucket is None:
-                        bucket = row[limit.name] = Bucket.full(limit, now_ms, revision)
-                    buckets.append(bucket)
-                answers.append(decide(request, buckets, now_ms))
-        return answers
+            if len(batch) == 1:
+                return [self._settle_one(batch[0], now_ms)]
+            return [self._settle_one(request, now_ms) for request in batch]
+
+    def _settle_one(self, request: Request, now_ms: int) -> Answer:
+        buckets = []
+        for key, limit, _, revision in request.charges:
+            row = self._rows.get(key)
+            if row is None:
+                row = self._new_row(key, now_ms)
+            bucket = row.get(limit.name)
+            if bucket is None:
+                bucket = row[limit.name] = Bucket.full(limit, now_ms, revision)
+            buckets.append(bucket)
+        return decide(request, buckets, now_ms)
 
     def _new_row(self, key: str, now_ms: int) -> dict[str, Bucket]:
         self._forget_idle(now_ms)
