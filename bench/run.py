@@ -24,7 +24,7 @@ Result = dict[str, Any]
 
 def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> Result:
     rounds, many, buckets = (4, 100_000, 10_000) if quick else (11, 1_000_000, 100_000)
-    file_rounds = 2 if quick else 6  # their turns are longer
+    file_rounds = 2 if quick else 4  # their turns are longer
     times: dict[str, list[dict[str, Any]]] = {}
     sizes: dict[str, list[dict[str, Any]]] = {}
     loop = asyncio.new_event_loop()

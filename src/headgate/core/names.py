@@ -23,6 +23,8 @@ def _checked(pattern: re.Pattern[str], value: Any, what: str, rule: str) -> str:
 
 
 def check_entity_id(value: Any, what: str = "entity_id") -> str:
+    if isinstance(value, str) and _IDENTIFIER.fullmatch(value):
+        return value
     rule = "1 to 256 of A-Z a-z 0-9 _ . : @ - and the first a letter or digit"
     return _checked(_IDENTIFIER, value, what, rule)
 

@@ -10,6 +10,7 @@ from ..core.names import bucket_key, check_entity_id
 from .chain import Chain, Shape
 
 _CAPACITY = 100_000
+_SPARED = 10_000  # of chains that could as well be made anew: keeping more costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class ConfigCache:
         if shape is not None and self._now() < shape[0]:
             self._hits += 1
             chain = Chain((bucket_key(self._namespace, check_entity_id(entity_id), resource),), shape[1])
-            self._keep(entity_id, resource, shape[0], chain)
+            if len(self._chains) < _SPARED:
+                self._chains[entity_id, resource] = (shape[0], chain)
             return chain
         self._misses += 1
         return None

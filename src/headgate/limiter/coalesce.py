@@ -1,6 +1,6 @@
 """Coalescing: while one call to the store is under way, requests queue up, and the next call takes them all.
 
-No timer and no added latency: a request that finds nothing under way leaves at once. Requests are sent in the
+A lone request finds nothing under way and leaves at once: there is no timer. Requests are sent in the
 order in which they came, so the answers are those of one call each.
 
 Cancellation. A take that is cancelled has no effect: it is withdrawn if it was not sent yet, otherwise it is

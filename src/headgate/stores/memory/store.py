@@ -6,19 +6,23 @@ import json
 import threading
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Request, decide
+from ...core.decide import Answer, Charge, Request, decide
 from ...core.errors import VersionConflict
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
 
 # A bucket that was used this recently is kept even if it is full.
 IDLE_MS = 60_000
+
+
+# Most entities have one limit on a resource: a dict for it would double what its bucket takes in memory.
+_Row: TypeAlias = "Bucket | dict[str, Bucket]"
 
 
 class _Stored(NamedTuple):
@@ -33,7 +37,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rows: dict[str, dict[str, Bucket]] = {}
+        self._rows: dict[str, _Row] = {}
         self._hand: deque[str] = deque()  # every key of _rows, the one to be looked at next first
         self._records: dict[str, _Stored] = {}
         self._record_keys: list[str] = []  # sorted
@@ -47,29 +51,38 @@ class MemoryStore:
             return [self._settle_one(request, now_ms) for request in batch]
 
     def _settle_one(self, request: Request, now_ms: int) -> Answer:
+        rows = self._rows
         buckets = []
-        for key, limit, _, revision in request.charges:
-            row = self._rows.get(key)
-            if row is None:
-                row = self._new_row(key, now_ms)
-            bucket = row.get(limit.name)
-            if bucket is None:
-                bucket = row[limit.name] = Bucket.full(limit, now_ms, revision)
-            buckets.append(bucket)
+        for charge in request.charges:
+            key, limit, _, _ = charge
+            row = rows.get(key)
+            if row.__class__ is Bucket and row.limit.name == limit.name:
+                buckets.append(row)
+            else:
+                buckets.append(self._find(row, charge, now_ms))
         return decide(request, buckets, now_ms)
 
-    def _new_row(self, key: str, now_ms: int) -> dict[str, Bucket]:
-        self._forget_idle(now_ms)
-        self._hand.append(key)
-        row = self._rows[key] = {}
-        return row
+    def _find(self, row: _Row | None, charge: Charge, now_ms: int) -> Bucket:
+        key, limit, _, revision = charge
+        if isinstance(row, dict) and limit.name in row:
+            return row[limit.name]
+        bucket = Bucket.full(limit, now_ms, revision)
+        if row is None:
+            self._forget_idle(now_ms)
+            self._hand.append(key)
+            self._rows[key] = bucket
+        elif isinstance(row, dict):
+            row[limit.name] = bucket
+        else:
+            self._rows[key] = {row.limit.name: row, limit.name: bucket}
+        return bucket
 
     def _forget_idle(self, now_ms: int) -> None:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
         for _ in range(min(2, len(self._hand))):
             key = self._hand.popleft()
             idle_ms = now_ms - IDLE_MS
-            buckets = self._rows[key].values()
+            buckets = _buckets(self._rows[key])
             if all(bucket.settled_at_ms <= idle_ms and bucket.full_at_ms() <= now_ms for bucket in buckets):
                 del self._rows[key]
             else:
@@ -79,7 +92,7 @@ class MemoryStore:
         with self._lock:
             for key in keys:
                 if key in self._rows:
-                    self._rows[key].clear()  # the hand takes the empty row away
+                    self._rows[key] = {}  # the hand takes the empty row away
 
     def list_buckets(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
@@ -93,7 +106,7 @@ class MemoryStore:
                     row_namespace == namespace and entity_id in (None, row_entity) and resource in (None, row_resource)
                 )
                 if row and wanted:
-                    found.append(BucketRow(row_entity, row_resource, _settled_copies(row, now_ms)))
+                    found.append(BucketRow(row_entity, row_resource, _settled_copies(_buckets(row), now_ms)))
         found.sort(key=lambda row: (row.entity_id, row.resource))
         return Page(found)
 
@@ -171,8 +184,12 @@ def _expired(stored: _Stored, now_ms: int | None) -> bool:
     return stored.expires_at_ms is not None and now_ms is not None and stored.expires_at_ms <= now_ms
 
 
-def _settled_copies(row: dict[str, Bucket], now_ms: int) -> tuple[Bucket, ...]:
-    copies = [copy(row[name]) for name in sorted(row)]
+def _buckets(row: _Row) -> Iterable[Bucket]:
+    return row.values() if isinstance(row, dict) else (row,)
+
+
+def _settled_copies(buckets: Iterable[Bucket], now_ms: int) -> tuple[Bucket, ...]:
+    copies = sorted(map(copy, buckets), key=lambda bucket: bucket.limit.name)
     for bucket in copies:
         bucket.settle(now_ms)
     return tuple(copies)

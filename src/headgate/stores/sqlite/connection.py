@@ -39,7 +39,10 @@ def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) 
     # Kill -9 loses nothing in this mode; a power cut may lose the last moments, never the file.
     patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), timeout_seconds)
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA cache_size = -32768")
+    # At most 128 MiB of pages in memory, and 32 MiB of log before it is worked into the file: with a million buckets
+    # every decision is on another page.
+    connection.execute("PRAGMA cache_size = -131072")
+    connection.execute("PRAGMA wal_autocheckpoint = 8192")
     # Fails now, with a clear message, rather than at the first acquire.
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ROLLBACK")
