@@ -74,7 +74,8 @@ class Answer:
 def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
     """Answer a request on its buckets, one for each charge in order, and leave them as they are afterwards."""
     if len(buckets) == 1 and request.mode is TAKE:
-        return _take_one(request, buckets[0], now_ms)
+        ((_, limit, amount_milli, revision),) = request.charges
+        return take_one(buckets[0], limit, amount_milli, revision, now_ms, request.max_wait_ms)
     mode, charges, max_wait_ms, block_ms, keep_milli = request
     looked: list[tuple[Bucket, int, int | None]] = []
     longest: int | None = 0
@@ -104,9 +105,10 @@ def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
     return Answer(allowed, longest, [(bucket.available_milli(), wait_ms) for bucket, _, wait_ms in looked])
 
 
-def _take_one(request: Request, bucket: Bucket, now_ms: int) -> Answer:
-    """The same for the request that most requests are, in half the time."""
-    ((_, limit, amount_milli, revision),) = request.charges
+def take_one(
+    bucket: Bucket, limit: Limit, amount_milli: int, revision: int, now_ms: int, max_wait_ms: int = 0
+) -> Answer:
+    """`decide` for the request that most requests are: take from one bucket."""
     bucket.settle(now_ms)
     if bucket.limit is not limit and bucket.limit != limit:
         bucket.reshape(limit, revision)
@@ -114,7 +116,7 @@ def _take_one(request: Request, bucket: Bucket, now_ms: int) -> Answer:
         bucket.take(amount_milli)
         return Answer(True, 0, ((bucket.tokens_milli, 0),))
     wait_ms = bucket.wait_ms(amount_milli)
-    allowed = wait_ms is not None and wait_ms <= request.max_wait_ms
+    allowed = wait_ms is not None and wait_ms <= max_wait_ms
     if allowed:
         bucket.take(amount_milli)
     return Answer(allowed, wait_ms, ((bucket.available_milli(), wait_ms),))

@@ -6,17 +6,17 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Settle, Sleep, StoreCall, arun
-from ..stores import OffloadedStore, open_async_store
+from ..stores import InProcessStore, OffloadedStore, open_async_store
 from . import config, entities, life, overview, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import coroutine
-from .chain import Chain
+from .chain import Chain, Parts
 from .clock import asleep_on
 from .coalesce import TaskCoalescer, settler
 from .decision import Decision
@@ -34,7 +34,8 @@ class RateLimiter(BaseLimiter):
         store = self._store = open_async_store(self.url, self._store_timeout)
         self._direct = None
         if isinstance(store, OffloadedStore) and store.in_process:
-            self._direct = settler(store.blocking.settle, self._clock.now_ms)
+            self._take_one = cast(InProcessStore, store.blocking).take_one
+            self._direct = settler(store.blocking.settle, self._now_ms)
         self._coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
 
     def _now_ms(self) -> int | None:
@@ -57,8 +58,8 @@ class RateLimiter(BaseLimiter):
         assert isinstance(call, StoreCall)
         return await getattr(self._store, call.method)(*call.arguments(self._now_ms()))
 
-    def _make_lease(self, chain: Chain, request: Request | None, on_error: str) -> Lease:
-        return Lease(self, chain, request, on_error)
+    def _make_lease(self, chain: Chain, parts: Parts | None, on_error: str) -> Lease:
+        return Lease(self, chain, parts, on_error)
 
     def acquire(
         self,
@@ -97,16 +98,17 @@ class RateLimiter(BaseLimiter):
             if chain is not None:
                 if limits is not None:
                     chain = chain.under(limits)
-                request = chain.take(consume)
+                parts = chain.parts(consume)
+                answer = self._take_at_once(chain, parts)
                 try:
-                    return Decision(self, chain, request, await self._settle(request))
+                    return Decision(self, chain, parts, answer or await self._settle(chain.request(parts)))
                 except RateLimiterUnavailable:
                     if self._policy(chain, None) != "allow":
                         raise
                     return Decision(self, chain)
         plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
         outcome = await arun(plan, self._perform)
-        return Decision(self, outcome.chain, outcome.request, outcome.answer)
+        return Decision(self, outcome.chain, outcome.parts, outcome.answer, outcome.max_wait_ms)
 
     def limit(
         self,

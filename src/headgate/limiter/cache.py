@@ -10,7 +10,6 @@ from ..core.names import bucket_key, check_entity_id
 from .chain import Chain, Shape
 
 _CAPACITY = 100_000
-_SPARED = 10_000  # of chains that could as well be made anew: keeping more costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +40,15 @@ class ConfigCache:
         self.generation = 0
 
     def get(self, entity_id: str, resource: str) -> Chain | None:
-        entry = self._chains.get((entity_id, resource))
-        if entry is not None and self._now() < entry[0]:
-            self._hits += 1
-            return entry[1]
+        if self._chains:
+            entry = self._chains.get((entity_id, resource))
+            if entry is not None and self._now() < entry[0]:
+                self._hits += 1
+                return entry[1]
         shape = self._shapes.get(resource)
         if shape is not None and self._now() < shape[0]:
             self._hits += 1
-            chain = Chain((bucket_key(self._namespace, check_entity_id(entity_id), resource),), shape[1])
-            if len(self._chains) < _SPARED:
-                self._chains[entity_id, resource] = (shape[0], chain)
-            return chain
+            return Chain((bucket_key(self._namespace, check_entity_id(entity_id), resource),), shape[1])
         self._misses += 1
         return None
 
@@ -59,17 +56,15 @@ class ConfigCache:
         """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
         self.on_unavailable = chain.shape.on_unavailable
         if self._ttl and generation == self.generation:
-            self._keep(entity_id, resource, self._now() + self._ttl, chain)
+            if len(self._chains) >= _CAPACITY:
+                self._chains.clear()
+            self._chains[entity_id, resource] = (self._now() + self._ttl, chain)
 
     def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
         """The shape of every entity on the resource, there being none with anything of its own."""
+        self.on_unavailable = shape.on_unavailable
         if self._ttl and generation == self.generation:
             self._shapes[resource] = (self._now() + self._ttl, shape)
-
-    def _keep(self, entity_id: str, resource: str, until: float, chain: Chain) -> None:
-        if len(self._chains) >= _CAPACITY:
-            self._chains.clear()
-        self._chains[entity_id, resource] = (until, chain)
 
     @property
     def entities_have_their_own(self) -> bool:
@@ -86,4 +81,4 @@ class ConfigCache:
         self._chains.clear()
 
     def stats(self) -> CacheStats:
-        return CacheStats(self._hits, self._misses, len(self._chains), self._ttl_seconds)
+        return CacheStats(self._hits, self._misses, len(self._chains) + len(self._shapes), self._ttl_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..core.decide import TAKE, Charge, Request
 from ..core.errors import ValidationError
@@ -12,9 +12,8 @@ from ..core.names import parse_bucket_key
 from ..core.units import MAX_AMOUNT, tokens_to_milli
 
 _KEPT = 64
-# A request is made for every acquire of every new caller; this makes named tuples in half the time.
-_new = tuple.__new__
-_TAKE_DEFAULTS = Request(TAKE, ())[2:]
+
+Parts: TypeAlias = "tuple[tuple[int, Limit, int], ...]"  # level in the chain, limit, millitokens
 
 
 class Shape:
@@ -36,10 +35,10 @@ class Shape:
         self.revisions = tuple(revisions)
         self.source = source
         self.on_unavailable = on_unavailable
-        self._parts: dict[tuple[tuple[str, Any], ...], tuple[tuple[int, Limit, int], ...]] = {}
+        self._parts: dict[tuple[tuple[str, Any], ...], Parts] = {}
         self._variants: dict[tuple[Limit, ...], Shape] = {}
 
-    def parts(self, amounts: Mapping[str, int]) -> tuple[tuple[int, Limit, int], ...]:
+    def spread(self, amounts: Mapping[str, int]) -> Parts:
         """Level, limit and amount for every level that has the limit. The entity has them all, an ancestor may not."""
         return tuple(
             (level, limits[name], amount)
@@ -68,12 +67,11 @@ class Shape:
 class Chain:
     """Bucket keys, the entity's first, and the shape they have."""
 
-    __slots__ = ("_latest", "keys", "shape")
+    __slots__ = ("keys", "shape")
 
     def __init__(self, keys: tuple[str, ...], shape: Shape) -> None:
         self.keys = keys
         self.shape = shape
-        self._latest: tuple[tuple[tuple[str, Any], ...], Request] | None = None
 
     def under(self, limits: Iterable[Limit]) -> Chain:
         return Chain(self.keys, self.shape.under(limits))
@@ -89,25 +87,23 @@ class Chain:
                 )
         return self.shape.levels[0]
 
-    def take(self, consume: Mapping[str, Any]) -> Request:
-        """The request that takes `consume` from every link."""
+    def parts(self, consume: Mapping[str, Any]) -> Parts:
+        """What `consume` takes from which level. Checked once for all who have this shape."""
+        kept = self.shape._parts
         try:
             place = tuple(consume.items())
-        except AttributeError:
-            place = ()  # not a mapping: amounts() says so
-        if self._latest is not None and self._latest[0] == place:
-            return self._latest[1]
-        try:
-            parts = self.shape._parts.get(place)
-        except TypeError:
-            parts = None  # an amount that is no number: amounts() says so
+            parts = kept.get(place)
+        except (AttributeError, TypeError):
+            place, parts = (), None  # not a mapping, or not of numbers: amounts() says so
         if parts is None:
-            parts = self.shape.parts(self.amounts(consume))
-            if len(self.shape._parts) < _KEPT:
-                self.shape._parts[place] = parts
-        request = _new(Request, (TAKE, self._charges(parts), *_TAKE_DEFAULTS))
-        self._latest = (place, request)
-        return request
+            parts = self.shape.spread(self.amounts(consume))
+            if len(kept) < _KEPT:
+                kept[place] = parts
+        return parts
+
+    def request(self, parts: Parts, max_wait_ms: int = 0) -> Request:
+        """The request that takes the parts."""
+        return Request(TAKE, self._charges(parts), max_wait_ms)
 
     def amounts(self, consume: Mapping[str, Any]) -> dict[str, int]:
         """Millitokens by limit name, checked."""
@@ -129,16 +125,13 @@ class Chain:
                 raise ValidationError(f"there is no limit {name!r} for {entity_id!r} on {resource!r}; it has: {known}")
 
     def charges(self, amounts: Mapping[str, int]) -> tuple[Charge, ...]:
-        return self._charges(self.shape.parts(amounts))
+        return self._charges(self.shape.spread(amounts))
 
-    def _charges(self, parts: Sequence[tuple[int, Limit, int]]) -> tuple[Charge, ...]:
+    def _charges(self, parts: Parts) -> tuple[Charge, ...]:
         keys, revisions = self.keys, self.shape.revisions
-        if len(parts) == 1:
-            ((level, limit, amount),) = parts
-            return (_new(Charge, (keys[level], limit, amount, revisions[level])),)
         return tuple([Charge(keys[level], limit, amount, revisions[level]) for level, limit, amount in parts])
 
-    def own_amounts(self, request: Request) -> dict[str, int]:
-        """What a request of this chain moves on the entity itself, by limit name."""
-        own = self.keys[0]
-        return {limit.name: amount for key, limit, amount, _ in request.charges if key == own}
+
+def own_amounts(parts: Parts) -> dict[str, int]:
+    """What the parts take from the entity itself, by limit name."""
+    return {limit.name: amount for level, limit, amount in parts if level == 0}

@@ -32,7 +32,7 @@ def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iter
             chain = Chain((bucket_key(limiter.namespace, entity_id, resource),), shape)
         else:
             chain = yield from _read_chain_plan(limiter, entity_id, resource)
-        limiter._cache.put(entity_id, resource, chain, generation)
+            limiter._cache.put(entity_id, resource, chain, generation)
     return chain if limits is None else chain.under(limits)
 
 

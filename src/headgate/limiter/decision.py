@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-from ..core.decide import Answer, Request
+from ..core.decide import Answer
 from ..core.names import parse_bucket_key
 from ..core.status import LimitStatus
 from ..core.units import MILLI, from_milli
-from .chain import Chain
+from .chain import Chain, Parts
 
 L = TypeVar("L")
 L_co = TypeVar("L_co", covariant=True)
 
 
 class LeaseMaker(Protocol[L_co]):
-    def _make_lease(self, chain: Chain, request: Request | None, on_error: str) -> L_co: ...
+    def _make_lease(self, chain: Chain, parts: Parts | None, on_error: str) -> L_co: ...
 
 
 class Decision(Generic[L]):
@@ -24,16 +24,22 @@ class Decision(Generic[L]):
     `degraded`: it passed because the store was away and the policy is "allow"; nothing was counted.
     """
 
-    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_request", "allowed")
+    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed")
 
     def __init__(
-        self, limiter: LeaseMaker[L], chain: Chain, request: Request | None = None, answer: Answer | None = None
+        self,
+        limiter: LeaseMaker[L],
+        chain: Chain,
+        parts: Parts | None = None,
+        answer: Answer | None = None,
+        max_wait_ms: int = 0,
     ) -> None:
         self.allowed = answer is None or answer.allowed
         self._limiter = limiter
         self._chain = chain
-        self._request = request
+        self._parts = parts
         self._answer = answer
+        self._max_wait_ms = max_wait_ms
         self._lease: L | None = None
 
     def __bool__(self) -> bool:
@@ -49,7 +55,7 @@ class Decision(Generic[L]):
 
     def _take_lease(self, on_error: str) -> L | None:
         if self._lease is None and self.allowed:
-            self._lease = self._limiter._make_lease(self._chain, self._request, on_error)
+            self._lease = self._limiter._make_lease(self._chain, self._parts, on_error)
         return self._lease
 
     @property
@@ -64,7 +70,9 @@ class Decision(Generic[L]):
     @property
     def statuses(self) -> list[LimitStatus]:
         """Every limit that was checked, the entity's first, then its ancestors'."""
-        return statuses(self._request, self._answer) if self._request and self._answer else []
+        if self._parts is None or self._answer is None:
+            return []
+        return statuses(self._chain, self._parts, self._answer, self._max_wait_ms)
 
     def __repr__(self) -> str:
         if self.allowed:
@@ -72,11 +80,11 @@ class Decision(Generic[L]):
         return f"Decision(allowed=False, retry_after_seconds={self.retry_after_seconds})"
 
 
-def statuses(request: Request, answer: Answer) -> list[LimitStatus]:
+def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -> list[LimitStatus]:
     found = []
-    for (key, limit, amount_milli, _), (available_milli, wait_ms) in zip(request.charges, answer.levels):
-        _, entity_id, resource = parse_bucket_key(key)
-        exceeded = not answer.allowed and (wait_ms is None or wait_ms > request.max_wait_ms)
+    for (level, limit, amount_milli), (available_milli, wait_ms) in zip(parts, answer.levels):
+        _, entity_id, resource = parse_bucket_key(chain.keys[level])
+        exceeded = not answer.allowed and (wait_ms is None or wait_ms > max_wait_ms)
         found.append(
             LimitStatus(
                 entity_id=entity_id,

@@ -13,7 +13,7 @@ from ..core.errors import LeaseExpired, LimiterClosed, RateLimiterUnavailable, R
 from ..core.units import from_milli, signed_tokens_to_milli
 from ..plan import Call, Plan, Settle
 from .bind import blocking, coroutine
-from .chain import Chain
+from .chain import Chain, Parts, own_amounts
 from .decision import statuses
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ log = logging.getLogger("headgate")
 class BaseLease:
     """`consumed` is the net so far. After the end of the lease only `consumed`, `degraded` and `id` can be used."""
 
-    def __init__(self, chain: Chain, request: Request | None, on_error: str) -> None:
+    def __init__(self, chain: Chain, parts: Parts | None, on_error: str) -> None:
         self._chain = chain
         self._on_error = on_error
-        self._taken_milli = chain.own_amounts(request) if request else {}
+        self._taken_milli = own_amounts(parts) if parts else {}
         self._ended = ""
         self._id = ""
-        self.degraded = request is None
+        self.degraded = parts is None
 
     @property
     def id(self) -> str:
@@ -57,11 +57,11 @@ class BaseLease:
         self._check_active()
         if self.degraded:
             return
-        request = self._chain.take(amounts)
-        answer = yield from Settle(request)
+        parts = self._chain.parts(amounts)
+        answer = yield from Settle(self._chain.request(parts))
         if not answer.allowed:
-            raise RateLimitExceeded(statuses(request, answer))
-        self._add(self._chain.own_amounts(request))
+            raise RateLimitExceeded(statuses(self._chain, parts, answer))
+        self._add(own_amounts(parts))
 
     def _adjust_plan(self, /, **amounts: Any) -> Plan[None]:
         """Correct what was taken: +n took more, -n took less than thought. Never refuses; debt is repaid by refill."""
@@ -134,8 +134,8 @@ class BaseLease:
 class Lease(BaseLease):
     """What an `acquire` of RateLimiter yields."""
 
-    def __init__(self, limiter: RateLimiter, chain: Chain, request: Request | None, on_error: str) -> None:
-        super().__init__(chain, request, on_error)
+    def __init__(self, limiter: RateLimiter, chain: Chain, parts: Parts | None, on_error: str) -> None:
+        super().__init__(chain, parts, on_error)
         self._limiter = limiter
 
     async def _perform(self, call: Call[Any]) -> Any:
@@ -162,8 +162,8 @@ class Lease(BaseLease):
 class SyncLease(BaseLease):
     """What an `acquire` of SyncRateLimiter yields."""
 
-    def __init__(self, limiter: SyncRateLimiter, chain: Chain, request: Request | None, on_error: str) -> None:
-        super().__init__(chain, request, on_error)
+    def __init__(self, limiter: SyncRateLimiter, chain: Chain, parts: Parts | None, on_error: str) -> None:
+        super().__init__(chain, parts, on_error)
         self._limiter = limiter
 
     def _perform(self, call: Call[Any]) -> Any:

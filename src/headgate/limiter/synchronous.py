@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Settle, Sleep, StoreCall, run
-from ..stores import open_store
+from ..stores import InProcessStore, open_store
 from . import config, entities, life, overview, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import blocking
-from .chain import Chain
+from .chain import Chain, Parts
 from .clock import sleep_on
 from .coalesce import ThreadCoalescer, settler
 from .decision import Decision
@@ -34,7 +34,8 @@ class SyncRateLimiter(BaseLimiter):
         self._store = open_store(self.url, self._store_timeout)
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:
-            self._settle = settler(self._store.settle, self._clock.now_ms)
+            self._take_one = cast(InProcessStore, self._store).take_one
+            self._settle = settler(self._store.settle, self._now_ms)
         elif self._coalesce:
             self._settle = ThreadCoalescer(self._settle_batch).settle
         else:
@@ -55,8 +56,8 @@ class SyncRateLimiter(BaseLimiter):
         assert isinstance(call, StoreCall)
         return getattr(self._store, call.method)(*call.arguments(self._now_ms()))
 
-    def _make_lease(self, chain: Chain, request: Request | None, on_error: str) -> SyncLease:
-        return SyncLease(self, chain, request, on_error)
+    def _make_lease(self, chain: Chain, parts: Parts | None, on_error: str) -> SyncLease:
+        return SyncLease(self, chain, parts, on_error)
 
     def acquire(
         self,
@@ -95,16 +96,17 @@ class SyncRateLimiter(BaseLimiter):
             if chain is not None:
                 if limits is not None:
                     chain = chain.under(limits)
-                request = chain.take(consume)
+                parts = chain.parts(consume)
+                answer = self._take_at_once(chain, parts)
                 try:
-                    return Decision(self, chain, request, self._settle(request))
+                    return Decision(self, chain, parts, answer or self._settle(chain.request(parts)))
                 except RateLimiterUnavailable:
                     if self._policy(chain, None) != "allow":
                         raise
                     return Decision(self, chain)
         plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
         outcome = run(plan, self._perform)
-        return Decision(self, outcome.chain, outcome.request, outcome.answer)
+        return Decision(self, outcome.chain, outcome.parts, outcome.answer, outcome.max_wait_ms)
 
     def limit(
         self,

@@ -14,7 +14,7 @@ from ..core.names import bucket_key, check_entity_id, check_resource
 from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli, wait_to_ms
 from ..plan import DeleteBuckets, Plan, Settle, Sleep
 from .base import BaseLimiter, check_on_unavailable
-from .chain import Chain, Shape
+from .chain import Chain, Parts, Shape
 from .config import chain_plan
 
 log = logging.getLogger("headgate")
@@ -22,11 +22,12 @@ log = logging.getLogger("headgate")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What `take_plan` found out. No request and no answer: the store is away, and that is allowed."""
+    """What `take_plan` found out. No parts and no answer: the store is away, and that is allowed."""
 
     chain: Chain
-    request: Request | None
-    answer: Answer | None
+    parts: Parts | None = None
+    answer: Answer | None = None
+    max_wait_ms: int = 0
 
 
 def take_plan(
@@ -45,12 +46,13 @@ def take_plan(
     chain = None
     try:
         chain = yield from chain_plan(limiter, entity_id, resource, limits)
-        request = chain.take(consume)._replace(max_wait_ms=max_wait_ms)
+        parts = chain.parts(consume)
+        request = chain.request(parts, max_wait_ms)
         answer = yield from Settle(request)
     except RateLimiterUnavailable:
         if limiter._policy(chain, on_unavailable) != "allow":
             raise
-        return Outcome(chain or Chain((), Shape([], [])), None, None)
+        return Outcome(chain or Chain((), Shape([], [])))
     if answer.allowed and answer.wait_ms:
         try:
             yield from Sleep(answer.wait_ms / MILLI)
@@ -62,7 +64,7 @@ def take_plan(
             except RateLimiterUnavailable as unavailable:
                 log.warning("a reservation could not be given back: %s", unavailable)
             raise
-    return Outcome(chain, request, answer)
+    return Outcome(chain, parts, answer, max_wait_ms)
 
 
 def available_plan(

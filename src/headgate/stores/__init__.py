@@ -6,10 +6,18 @@ from collections.abc import Callable
 from importlib import import_module
 
 from ..core.errors import ValidationError
-from .contract import AsyncStore, Store
+from .contract import AsyncStore, InProcessStore, Store
 from .offload import OffloadedStore
 
-__all__ = ["AsyncStore", "OffloadedStore", "Store", "open_async_store", "open_store", "register_store"]
+__all__ = [
+    "AsyncStore",
+    "InProcessStore",
+    "OffloadedStore",
+    "Store",
+    "open_async_store",
+    "open_store",
+    "register_store",
+]
 
 _BUILT_IN = {"memory": "memory", "sqlite": "sqlite"}
 _registered: dict[str, tuple[Callable[[str, float], Store], Callable[[str, float], AsyncStore] | None]] = {}

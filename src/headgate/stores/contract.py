@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..core.decide import Answer, Request
+from ..core.limit import Limit
 from ..core.records import BucketRow, Change, Page, Record
 
 
@@ -30,7 +31,7 @@ class Store(Protocol):
     """A store as blocking calls, safe to use from many threads."""
 
     own_clock: bool
-    in_process: bool  # answers without waiting for anything: called directly, never batched
+    in_process: bool  # it is an InProcessStore
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]: ...
     def delete_buckets(self, keys: Sequence[str]) -> None: ...
@@ -43,6 +44,13 @@ class Store(Protocol):
     def setup(self) -> None: ...
     def ping(self) -> None: ...
     def close(self) -> None: ...
+
+
+class InProcessStore(Store, Protocol):
+    """A store that answers without waiting for anything is called directly, and never batched."""
+
+    def take_one(self, key: str, limit: Limit, amount_milli: int, revision: int, now_ms: int) -> Answer:
+        """`settle` of one take with one charge, which is nearly all there is."""
 
 
 class AsyncStore(Protocol):

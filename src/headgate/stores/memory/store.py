@@ -12,8 +12,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Charge, Request, decide
+from ...core.decide import Answer, Request, decide, take_one
 from ...core.errors import VersionConflict
+from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
 
@@ -46,36 +47,36 @@ class MemoryStore:
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
         with self._lock:
-            if len(batch) == 1:
-                return [self._settle_one(batch[0], now_ms)]
-            return [self._settle_one(request, now_ms) for request in batch]
+            return [
+                decide(
+                    request,
+                    [self._bucket(key, limit, revision, now_ms) for key, limit, _, revision in request.charges],
+                    now_ms,
+                )
+                for request in batch
+            ]
 
-    def _settle_one(self, request: Request, now_ms: int) -> Answer:
-        rows = self._rows
-        buckets = []
-        for charge in request.charges:
-            key, limit, _, _ = charge
-            row = rows.get(key)
-            if row.__class__ is Bucket and row.limit.name == limit.name:
-                buckets.append(row)
-            else:
-                buckets.append(self._find(row, charge, now_ms))
-        return decide(request, buckets, now_ms)
+    def take_one(self, key: str, limit: Limit, amount_milli: int, revision: int, now_ms: int) -> Answer:
+        with self._lock:
+            bucket = self._rows.get(key)
+            if bucket.__class__ is not Bucket or bucket.limit.name != limit.name:
+                bucket = self._bucket(key, limit, revision, now_ms)
+            return take_one(bucket, limit, amount_milli, revision, now_ms)
 
-    def _find(self, row: _Row | None, charge: Charge, now_ms: int) -> Bucket:
-        key, limit, _, revision = charge
-        if isinstance(row, dict) and limit.name in row:
-            return row[limit.name]
-        bucket = Bucket.full(limit, now_ms, revision)
+    def _bucket(self, key: str, limit: Limit, revision: int, now_ms: int) -> Bucket:
+        row = self._rows.get(key)
+        if isinstance(row, Bucket):
+            if row.limit.name == limit.name:
+                return row
+            row = self._rows[key] = {row.limit.name: row}
         if row is None:
             self._forget_idle(now_ms)
             self._hand.append(key)
-            self._rows[key] = bucket
-        elif isinstance(row, dict):
-            row[limit.name] = bucket
-        else:
-            self._rows[key] = {row.limit.name: row, limit.name: bucket}
-        return bucket
+            bucket = self._rows[key] = Bucket.full(limit, now_ms, revision)
+            return bucket
+        if limit.name not in row:
+            row[limit.name] = Bucket.full(limit, now_ms, revision)
+        return row[limit.name]
 
     def _forget_idle(self, now_ms: int) -> None:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
