@@ -59,6 +59,20 @@ def test_memory_keeps_buckets_that_are_not_full() -> None:
     assert limiter.available("punished", "r", day) == {"x": 0}
 
 
+def test_memory_forgets_no_bucket_while_it_is_charged() -> None:
+    """The child's bucket is idle and full, the parent's is new: making room for it must not drop the child's."""
+    clock = ManualClock()
+    limiter = SyncRateLimiter("memory://", clock=clock)
+    limiter.set_system_defaults([Limit.per_second("x", 10)])
+    limiter.create_entity("parent")
+    limiter.create_entity("child", parent_id="parent")
+    assert limiter.try_acquire("child", "r", {"x": 1})
+    clock.advance(3600)
+    limiter.update_entity("child", cascade=True)
+    assert limiter.try_acquire("child", "r", {"x": 4})
+    assert [bucket.available for bucket in limiter.get_buckets("child")] == [6]
+
+
 def test_resetting_again_and_again_leaks_nothing() -> None:
     limiter = SyncRateLimiter("memory://", clock=ManualClock())
     store = limiter._store

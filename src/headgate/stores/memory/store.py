@@ -47,14 +47,10 @@ class MemoryStore:
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
         with self._lock:
-            return [
-                decide(
-                    request,
-                    [self._bucket(key, limit, revision, now_ms) for key, limit, _, revision in request.charges],
-                    now_ms,
-                )
-                for request in batch
-            ]
+            return [decide(request, self._buckets(request, now_ms), now_ms) for request in batch]
+
+    def _buckets(self, request: Request, now_ms: int) -> list[Bucket]:
+        return [self._bucket(key, limit, revision, now_ms) for key, limit, _, revision in request.charges]
 
     def take_one(self, key: str, limit: Limit, amount_milli: int, revision: int, now_ms: int) -> Answer:
         with self._lock:
@@ -65,18 +61,21 @@ class MemoryStore:
 
     def _bucket(self, key: str, limit: Limit, revision: int, now_ms: int) -> Bucket:
         row = self._rows.get(key)
-        if isinstance(row, Bucket):
-            if row.limit.name == limit.name:
-                return row
-            row = self._rows[key] = {row.limit.name: row}
         if row is None:
             self._forget_idle(now_ms)
             self._hand.append(key)
             bucket = self._rows[key] = Bucket.full(limit, now_ms, revision)
             return bucket
-        if limit.name not in row:
-            row[limit.name] = Bucket.full(limit, now_ms, revision)
-        return row[limit.name]
+        if isinstance(row, Bucket) and row.limit.name == limit.name:
+            bucket = row
+        else:
+            if isinstance(row, Bucket):
+                row = self._rows[key] = {row.limit.name: row}
+            if limit.name not in row:
+                row[limit.name] = Bucket.full(limit, now_ms, revision)
+            bucket = row[limit.name]
+        bucket.settle(now_ms)  # no longer idle: the next bucket of the request may be new, and send the hand round
+        return bucket
 
     def _forget_idle(self, now_ms: int) -> None:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
