@@ -34,7 +34,7 @@ class RateLimiter(BaseLimiter):
         store = self._store = open_async_store(self.url, self._store_timeout)
         self._direct = None
         if isinstance(store, OffloadedStore) and store.in_process:
-            self._take_one = cast(InProcessStore, store.blocking).take_one
+            self._take = cast(InProcessStore, store.blocking).take
             self._direct = settler(store.blocking.settle, self._now_ms)
         self._coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
 
@@ -99,9 +99,10 @@ class RateLimiter(BaseLimiter):
                 if limits is not None:
                     chain = chain.under(limits)
                 parts = chain.parts(consume)
-                answer = self._take_at_once(chain, parts)
+                if self._take is not None:
+                    return Decision(self, chain, parts, self._take(chain.keys, parts, self._clock.now_ms()))
                 try:
-                    return Decision(self, chain, parts, answer or await self._settle(chain.request(parts)))
+                    return Decision(self, chain, parts, await self._settle(chain.request(parts)))
                 except RateLimiterUnavailable:
                     if self._policy(chain, None) != "allow":
                         raise

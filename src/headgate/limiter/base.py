@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from ..core.decide import Answer
 from ..core.errors import LimiterClosed, ValidationError
-from ..core.limit import Limit
 from ..core.names import check_namespace
 from .cache import CacheStats, ConfigCache
 from .chain import Chain, Parts
@@ -70,20 +69,11 @@ class BaseLimiter:
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
         self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None)
         self._closed = False
-        self._take_one: Callable[[str, Limit, int, int, int], Answer] | None = None
+        self._take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self._open()
 
     def _open(self) -> None:
         raise NotImplementedError
-
-    def _take_at_once(self, chain: Chain, parts: Parts) -> Answer | None:
-        """The answer of a store in this process to a take from one bucket; None if it is not as simple as that."""
-        if self._take_one is None or len(parts) != 1:
-            return None
-        ((level, limit, amount_milli),) = parts
-        return self._take_one(
-            chain.keys[level], limit, amount_milli, chain.shape.revisions[level], self._clock.now_ms()
-        )
 
     def _policy(self, chain: Chain | None, on_unavailable: str | None) -> str:
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""

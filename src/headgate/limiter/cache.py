@@ -33,7 +33,7 @@ class ConfigCache:
         self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
         self._now: Callable[[], float] = now_ms or time.monotonic
         self._chains: dict[tuple[str, str], tuple[float, Chain]] = {}
-        self._shapes: dict[str, tuple[float, Shape]] = {}
+        self._shapes: dict[str, tuple[float, Shape, str, str]] = {}  # with what comes before and after an entity's id
         self._own_until = 0.0
         self.on_unavailable: str | None = None  # the stored policy as last read: in an outage it cannot be read again
         self._hits = self._misses = 0
@@ -45,10 +45,12 @@ class ConfigCache:
             if entry is not None and self._now() < entry[0]:
                 self._hits += 1
                 return entry[1]
-        shape = self._shapes.get(resource)
-        if shape is not None and self._now() < shape[0]:
-            self._hits += 1
-            return Chain((bucket_key(self._namespace, check_entity_id(entity_id), resource),), shape[1])
+        common = self._shapes.get(resource)
+        if common is not None:
+            until, shape, before, after = common
+            if self._now() < until:
+                self._hits += 1
+                return Chain((f"{before}{check_entity_id(entity_id)}{after}",), shape)
         self._misses += 1
         return None
 
@@ -64,7 +66,8 @@ class ConfigCache:
         """The shape of every entity on the resource, there being none with anything of its own."""
         self.on_unavailable = shape.on_unavailable
         if self._ttl and generation == self.generation:
-            self._shapes[resource] = (self._now() + self._ttl, shape)
+            before, after = bucket_key(self._namespace, "#", resource).split("##")
+            self._shapes[resource] = (self._now() + self._ttl, shape, before, f"#{after}")
 
     @property
     def entities_have_their_own(self) -> bool:

@@ -13,7 +13,7 @@ from ..core.units import MAX_AMOUNT, tokens_to_milli
 
 _KEPT = 64
 
-Parts: TypeAlias = "tuple[tuple[int, Limit, int], ...]"  # level in the chain, limit, millitokens
+Parts: TypeAlias = "tuple[tuple[int, Limit, int, int], ...]"  # level in the chain, limit, millitokens, revision
 
 
 class Shape:
@@ -39,10 +39,10 @@ class Shape:
         self._variants: dict[tuple[Limit, ...], Shape] = {}
 
     def spread(self, amounts: Mapping[str, int]) -> Parts:
-        """Level, limit and amount for every level that has the limit. The entity has them all, an ancestor may not."""
+        """The parts of all levels that have the limits. The entity has them all, an ancestor may not."""
         return tuple(
-            (level, limits[name], amount)
-            for level, limits in enumerate(self.levels)
+            (level, limits[name], amount, revision)
+            for level, (limits, revision) in enumerate(zip(self.levels, self.revisions))
             for name, amount in amounts.items()
             if name in limits
         )
@@ -128,10 +128,9 @@ class Chain:
         return self._charges(self.shape.spread(amounts))
 
     def _charges(self, parts: Parts) -> tuple[Charge, ...]:
-        keys, revisions = self.keys, self.shape.revisions
-        return tuple([Charge(keys[level], limit, amount, revisions[level]) for level, limit, amount in parts])
+        return tuple([Charge(self.keys[level], limit, amount, revision) for level, limit, amount, revision in parts])
 
 
 def own_amounts(parts: Parts) -> dict[str, int]:
     """What the parts take from the entity itself, by limit name."""
-    return {limit.name: amount for level, limit, amount in parts if level == 0}
+    return {limit.name: amount for level, limit, amount, _ in parts if level == 0}

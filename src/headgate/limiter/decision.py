@@ -82,7 +82,7 @@ class Decision(Generic[L]):
 
 def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -> list[LimitStatus]:
     found = []
-    for (level, limit, amount_milli), (available_milli, wait_ms) in zip(parts, answer.levels):
+    for (level, limit, amount_milli, _), (available_milli, wait_ms) in zip(parts, answer.levels):
         _, entity_id, resource = parse_bucket_key(chain.keys[level])
         exceeded = not answer.allowed and (wait_ms is None or wait_ms > max_wait_ms)
         found.append(

@@ -34,7 +34,7 @@ class SyncRateLimiter(BaseLimiter):
         self._store = open_store(self.url, self._store_timeout)
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:
-            self._take_one = cast(InProcessStore, self._store).take_one
+            self._take = cast(InProcessStore, self._store).take
             self._settle = settler(self._store.settle, self._now_ms)
         elif self._coalesce:
             self._settle = ThreadCoalescer(self._settle_batch).settle
@@ -97,9 +97,10 @@ class SyncRateLimiter(BaseLimiter):
                 if limits is not None:
                     chain = chain.under(limits)
                 parts = chain.parts(consume)
-                answer = self._take_at_once(chain, parts)
+                if self._take is not None:
+                    return Decision(self, chain, parts, self._take(chain.keys, parts, self._clock.now_ms()))
                 try:
-                    return Decision(self, chain, parts, answer or self._settle(chain.request(parts)))
+                    return Decision(self, chain, parts, self._settle(chain.request(parts)))
                 except RateLimiterUnavailable:
                     if self._policy(chain, None) != "allow":
                         raise

@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..core.decide import Answer, Request
-from ..core.limit import Limit
+from ..core.decide import Answer, Part, Request
 from ..core.records import BucketRow, Change, Page, Record
 
 
@@ -49,8 +48,8 @@ class Store(Protocol):
 class InProcessStore(Store, Protocol):
     """A store that answers without waiting for anything is called directly, and never batched."""
 
-    def take_one(self, key: str, limit: Limit, amount_milli: int, revision: int, now_ms: int) -> Answer:
-        """`settle` of one take with one charge, which is nearly all there is."""
+    def take(self, keys: Sequence[str], parts: Sequence[Part], now_ms: int) -> Answer:
+        """`settle` of one take. Instead of a key a part has the place of its key among `keys`."""
 
 
 class AsyncStore(Protocol):

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Request, decide, take_one
+from ...core.decide import Answer, Part, Request, decide, take, take_one
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
@@ -52,12 +52,16 @@ class MemoryStore:
     def _buckets(self, request: Request, now_ms: int) -> list[Bucket]:
         return [self._bucket(key, limit, revision, now_ms) for key, limit, _, revision in request.charges]
 
-    def take_one(self, key: str, limit: Limit, amount_milli: int, revision: int, now_ms: int) -> Answer:
+    def take(self, keys: Sequence[str], parts: Sequence[Part], now_ms: int) -> Answer:
         with self._lock:
-            bucket = self._rows.get(key)
-            if bucket.__class__ is not Bucket or bucket.limit.name != limit.name:
-                bucket = self._bucket(key, limit, revision, now_ms)
-            return take_one(bucket, limit, amount_milli, revision, now_ms)
+            if len(parts) == 1:
+                level, limit, _, revision = parts[0]
+                bucket = self._rows.get(keys[level])
+                if bucket.__class__ is not Bucket or bucket.limit.name != limit.name:
+                    bucket = self._bucket(keys[level], limit, revision, now_ms)
+                return take_one(parts[0], bucket, now_ms)
+            buckets = [self._bucket(keys[level], limit, revision, now_ms) for level, limit, _, revision in parts]
+            return take(parts, buckets, now_ms)
 
     def _bucket(self, key: str, limit: Limit, revision: int, now_ms: int) -> Bucket:
         row = self._rows.get(key)
