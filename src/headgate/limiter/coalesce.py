@@ -81,28 +81,28 @@ class ThreadCoalescer:
         with self._mutex:
             batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
         try:
-            answers = self._settle([entry.request for entry in batch])
-            for entry, answer in zip(batch, answers):
+            for entry, answer in zip(batch, self._settle([entry.request for entry in batch])):
                 entry.answer = answer
         except Exception as error:
-            for entry in batch:
-                entry.error = error
+            _fail(batch, error)
         except BaseException:
-            for entry in batch:
-                entry.error = RateLimiterUnavailable("the call was interrupted in the thread that made it")
+            _fail(batch, RateLimiterUnavailable("the call was interrupted in the thread that made it"))
             raise
         finally:
-            leader.leads = False
-            with self._mutex:
-                successor = self._queue[0] if self._queue else None
-                self._led = successor is not None
-                if successor is not None:
-                    successor.leads = True
-            for entry in batch:
-                if entry is not leader:
-                    entry.gate.release()
+            self._hand_over(leader, batch)
+
+    def _hand_over(self, leader: _ThreadEntry, batch: list[_ThreadEntry]) -> None:
+        leader.leads = False
+        with self._mutex:
+            successor = self._queue[0] if self._queue else None
+            self._led = successor is not None
             if successor is not None:
-                successor.gate.release()
+                successor.leads = True
+        for entry in batch:
+            if entry is not leader:
+                entry.gate.release()
+        if successor is not None:
+            successor.gate.release()
 
     def _abandon(self, entry: _ThreadEntry) -> None:
         """This thread was interrupted (KeyboardInterrupt): leave nothing taken, and nobody waiting for it."""
@@ -116,6 +116,11 @@ class ThreadCoalescer:
             entry.gate.acquire()
         if entry.request.mode is Mode.TAKE and entry.answer is not None and entry.answer.allowed:
             self.settle(refund(entry.request))
+
+
+def _fail(batch: list[_ThreadEntry], error: BaseException) -> None:
+    for entry in batch:
+        entry.error = error
 
 
 _thread_coalescers: weakref.WeakSet[ThreadCoalescer] = weakref.WeakSet()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import EntityNotFound, ValidationError, VersionConflict
 from ..core.limit import Limit, by_name
@@ -46,7 +46,7 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
             return None
     revision, *records = yield from GetRecords(
         [
-            keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
+            keys.revision_key(limiter.namespace),
             keys.resource_limits_key(limiter.namespace, resource),
             keys.system_limits_key(limiter.namespace),
         ]
@@ -56,36 +56,56 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
 
 
 def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[Chain]:
-    found: list[str] = []
-    levels: list[Mapping[str, Limit]] = []
-    revisions: list[int] = []
-    source, policy, above = None, None, entity_id
-    while True:
-        if len(found) > MAX_ANCESTORS:
+    first = yield from _read_link_plan(limiter, entity_id, resource)
+    links = [first]
+    above = first.parent_id if first.cascade else None
+    while above is not None:
+        if len(links) > MAX_ANCESTORS:
             raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
-        revision, entity, *records = yield from GetRecords(
-            [
-                keys.revision_key(limiter.namespace),
-                keys.entity_key(limiter.namespace, above),
-                keys.entity_limits_key(limiter.namespace, above, resource),
-                keys.entity_limits_key(limiter.namespace, above, None),
-                keys.resource_limits_key(limiter.namespace, resource),
-                keys.system_limits_key(limiter.namespace),
-            ]
-        )
-        limits, level = _most_specific(records, SOURCES)
-        if not found:
-            source, policy = level, _policy(records[-1])
-        elif entity is None:
-            raise EntityNotFound(above, f"the parent of {found[-1]!r}, to which {entity_id!r} cascades")
-        found.append(above)
-        levels.append(limits)
-        revisions.append(_revision(revision))
-        parent_id = entity.value["parent_id"] if entity else None
-        if parent_id is None or entity is None or (len(found) == 1 and not entity.value["cascade"]):
-            chain_keys = tuple(bucket_key(limiter.namespace, link, resource) for link in found)
-            return Chain(chain_keys, Shape(levels, revisions, source, policy))
-        above = parent_id
+        link = yield from _read_link_plan(limiter, above, resource)
+        if not link.exists:
+            raise EntityNotFound(above, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
+        links.append(link)
+        above = link.parent_id
+    levels, revisions = [link.limits for link in links], [link.revision for link in links]
+    chain_keys = tuple(bucket_key(limiter.namespace, link.entity_id, resource) for link in links)
+    return Chain(chain_keys, Shape(levels, revisions, first.source, first.policy))
+
+
+class _Link(NamedTuple):
+    entity_id: str
+    exists: bool
+    parent_id: str | None
+    cascade: bool
+    limits: Mapping[str, Limit]
+    source: str | None
+    revision: int
+    policy: str | None
+
+
+def _read_link_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[_Link]:
+    revision, entity, *records = yield from GetRecords(
+        [
+            keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
+            keys.entity_key(limiter.namespace, entity_id),
+            keys.entity_limits_key(limiter.namespace, entity_id, resource),
+            keys.entity_limits_key(limiter.namespace, entity_id, None),
+            keys.resource_limits_key(limiter.namespace, resource),
+            keys.system_limits_key(limiter.namespace),
+        ]
+    )
+    limits, source = _most_specific(records, SOURCES)
+    value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
+    return _Link(
+        entity_id=entity_id,
+        exists=entity is not None,
+        parent_id=value["parent_id"],
+        cascade=value["cascade"],
+        limits=limits,
+        source=source,
+        revision=_revision(revision),
+        policy=_policy(records[-1]),
+    )
 
 
 def _most_specific(records: Sequence[Record | None], sources: Sequence[str]) -> tuple[Mapping[str, Limit], str | None]:

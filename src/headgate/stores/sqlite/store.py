@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from ...core.bucket import Bucket
@@ -21,6 +23,10 @@ _COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms
 _READ_PLACE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ? AND limit_name = ?"
 _READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
 _READ_MANY = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
+_READ_PAGE = (
+    f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN"
+    " (SELECT DISTINCT key FROM buckets WHERE key > ? AND key < ? ORDER BY key LIMIT ?) ORDER BY key, limit_name"
+)
 _READ_AFTER = (
     f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key > ? AND key < ? ORDER BY key, limit_name LIMIT ?"
 )
@@ -160,20 +166,15 @@ class SqliteStore:
     ) -> Page[BucketRow]:
         assert now_ms is not None
         prefix = f"{namespace}/" if entity_id is None else f"{namespace}/{entity_id}#"
-        rows = self._read(_READ_AFTER, cursor or prefix, prefix + _AFTER_ALL, PAGE)
-        found: dict[str, list[Bucket]] = {}
-        for row in rows:
-            if resource in (None, parse_bucket_key(row[0])[2]):
-                bucket = _bucket(row)
-                bucket.settle(now_ms)
-                found.setdefault(row[0], []).append(bucket)
-        # The last key of a full page may have more rows on the next: leave it to that page.
-        full = len(rows) == PAGE
-        if full and rows[0][0] != rows[-1][0]:
-            found.pop(rows[-1][0], None)
-        last = [row[0] for row in rows if row[0] != rows[-1][0]] or [row[0] for row in rows]
-        page = [BucketRow(*parse_bucket_key(key)[1:], tuple(buckets)) for key, buckets in found.items()]
-        return Page(page, last[-1] if full else None)
+        rows = self._read(_READ_PAGE, cursor or prefix, prefix + _AFTER_ALL, PAGE)
+        page = []
+        last, count = None, 0
+        for last, of_key in groupby(rows, key=itemgetter(0)):
+            count += 1
+            _, row_entity, row_resource = parse_bucket_key(last)
+            if resource in (None, row_resource):
+                page.append(BucketRow(row_entity, row_resource, tuple(_settled(of_key, now_ms))))
+        return Page(page, last if count == PAGE else None)
 
     # Records
 
@@ -253,6 +254,13 @@ def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
     ):
         limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, *state)
+
+
+def _settled(rows: Iterable[_Row], now_ms: int) -> Iterator[Bucket]:
+    for row in rows:
+        bucket = _bucket(row)
+        bucket.settle(now_ms)
+        yield bucket
 
 
 def _values(bucket: Bucket) -> tuple[int, ...]:

@@ -32,16 +32,16 @@ pytest.register_assert_rewrite(
     )
 )
 
-from .acquire import AcquireConformance  # noqa: E402
-from .concurrency import ConcurrencyConformance  # noqa: E402
-from .config import ConfigConformance  # noqa: E402
-from .hierarchy import HierarchyConformance  # noqa: E402
-from .history import HistoryConformance  # noqa: E402
-from .input import InputConformance  # noqa: E402
-from .leases import LeaseConformance  # noqa: E402
-from .records import RecordConformance  # noqa: E402
-from .vectors import VectorConformance  # noqa: E402
-from .waiting import WaitingConformance  # noqa: E402
+from .acquire import AcquireConformance
+from .concurrency import ConcurrencyConformance
+from .config import ConfigConformance
+from .hierarchy import HierarchyConformance
+from .history import HistoryConformance
+from .input import InputConformance
+from .leases import LeaseConformance
+from .records import RecordConformance
+from .vectors import VectorConformance
+from .waiting import WaitingConformance
 
 
 class StoreConformance(

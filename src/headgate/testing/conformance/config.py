@@ -156,6 +156,14 @@ class ConfigConformance(Conformance):
         assert shown == [("a", 10, 7), ("b", 10, -2), ("idle", 50, 50), ("vip", 100, 70)]
         assert (capacity.total_capacity, capacity.total_available) == (170, 125)
 
+    def test_resource_capacity_of_more_than_a_page(self, limiter: Any) -> None:
+        limiter.set_resource_defaults("r", [RPM, TPM])
+        for n in range(1100):
+            limiter.adjust(f"e{n}", "r", {"rpm": 1, "tpm": 1})
+        capacity = limiter.get_resource_capacity("r", "rpm")
+        assert (len(capacity.entities), capacity.total_available) == (1100, 1100 * 59)
+        assert [bucket.limit for bucket in limiter.get_buckets("e1099")] == [RPM, TPM]
+
     def test_buckets_of_an_entity(self, limiter: Any, clock: ManualClock) -> None:
         limiter.try_acquire("e", "r", {"rpm": 30, "tpm": 500}, [RPM, TPM])
         limiter.penalize("e", "s", seconds=20, limits=[RPM])
