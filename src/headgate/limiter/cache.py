@@ -40,12 +40,14 @@ class ConfigCache:
         self.generation = 0
 
     def get(self, entity_id: str, resource: str) -> Chain | None:
-        if self._chains:
-            entry = self._chains.get((entity_id, resource))
-            if entry is not None and self._now() < entry[0]:
-                self._hits += 1
-                return entry[1]
-        common = self._shapes.get(resource)
+        try:
+            entry = self._chains.get((entity_id, resource)) if self._chains else None
+            common = self._shapes.get(resource)
+        except TypeError:
+            return None  # no strings: whoever reads the chain says so
+        if entry is not None and self._now() < entry[0]:
+            self._hits += 1
+            return entry[1]
         if common is not None:
             until, shape, before, after = common
             if self._now() < until:

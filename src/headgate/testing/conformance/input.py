@@ -30,7 +30,24 @@ BAD_AMOUNTS = [
     True,
     [1],
 ]
-BAD_IDENTIFIERS = ["", "a" * 257, "a b", " a", "a\n", "a\x00", "a#b", "#", "-a", ".a", "ä", "a\u200b", None, 7, b"a"]
+BAD_IDENTIFIERS = [
+    "",
+    "a" * 257,
+    "a b",
+    " a",
+    "a\n",
+    "a\x00",
+    "a#b",
+    "#",
+    "-a",
+    ".a",
+    "ä",
+    "a\u200b",
+    None,
+    7,
+    b"a",
+    ["a"],
+]
 
 
 class InputConformance(Conformance):
