@@ -184,6 +184,14 @@ class AcquireConformance(Conformance):
         assert limiter.available("e", "s", [RPM]) == {"rpm": 50}
         limiter.reset("nobody", "r")
 
+    def test_reset_forgets_the_time_too(self, limiter: Any, clock: ManualClock) -> None:
+        assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
+        limiter.reset("e", "r")
+        clock.advance(-1)
+        limiter.adjust("e", "r", {"rpm": 60}, [RPM])
+        clock.advance(1)
+        assert limiter.available("e", "r", [RPM]) == {"rpm": 1}
+
     def test_a_clock_that_jumps(self, limiter: Any, clock: ManualClock) -> None:
         limiter.adjust("e", "r", {"rpm": 60}, [RPM])
         clock.advance(-3600)
