@@ -53,7 +53,8 @@ class MemoryStore:
         return [self._bucket(key, limit, revision, now_ms) for key, limit, _, revision in request.charges]
 
     def take(self, keys: Sequence[str], parts: Sequence[Part], now_ms: int) -> Answer:
-        with self._lock:
+        self._lock.acquire()  # `with` takes twice as long, and this is the hottest line of all
+        try:
             if len(parts) == 1:
                 level, limit, _, revision = parts[0]
                 bucket = self._rows.get(keys[level])
@@ -62,6 +63,8 @@ class MemoryStore:
                 return take_one(parts[0], bucket, now_ms)
             buckets = [self._bucket(keys[level], limit, revision, now_ms) for level, limit, _, revision in parts]
             return take(parts, buckets, now_ms)
+        finally:
+            self._lock.release()
 
     def _bucket(self, key: str, limit: Limit, revision: int, now_ms: int) -> Bucket:
         row = self._rows.get(key)
