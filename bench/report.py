@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .must import goals
+from .readme import summary
 from .run import Result
 
 TITLES = {
@@ -87,7 +88,8 @@ def _markdown_table(columns: Sequence[str], rows: Sequence[Cells]) -> str:
 
 
 def write_into(document: Path, result: Result) -> None:
-    """Put the tables between the two marks of a document."""
+    """Put the tables between the two marks of a document, or a summary if it is the README."""
+    text = summary(result) if document.name == "README.md" else markdown(result)
     before, rest = document.read_text().split(START)
     _, after = rest.split(END)
-    document.write_text(f"{before}{START}\n\n{markdown(result)}\n{END}{after}")
+    document.write_text(f"{before}{START}\n\n{text}\n{END}{after}")
