@@ -190,11 +190,22 @@ class TaskCoalescer:
         entry = _TaskEntry(request, loop.create_future())
         self._queue.append(entry)
         if not self._flying or not self._together:
-            self._flying = True
-            flight = loop.create_task(self._fly())
-            self._flights.add(flight)  # the loop itself holds tasks only weakly
-            flight.add_done_callback(self._flights.discard)
+            self._launch(loop)
         return entry
+
+    def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._flying = True
+        flight = loop.create_task(self._fly())
+        self._flights.add(flight)  # the loop itself holds tasks only weakly
+        flight.add_done_callback(self._ended)
+
+    def _ended(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        if flight.cancelled():
+            # Only an event loop that is closing does that. Its tasks still wait for their answers, or to give back.
+            self._flying = False
+            if self._queue:
+                self._launch(flight.get_loop())
 
     async def _fly(self) -> None:
         size = MAX_BATCH if self._together else 1
@@ -208,7 +219,8 @@ class TaskCoalescer:
                 for entry in batch:
                     entry.land(None, error)
             except BaseException:
-                self._flying = False
+                for entry in batch:
+                    entry.land(None, RateLimiterUnavailable("the call was interrupted"))
                 raise
             else:
                 for entry, answer in zip(batch, answers):

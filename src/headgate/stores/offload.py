@@ -26,13 +26,25 @@ class OffloadedStore:
     async def _call(self, method: Callable[..., T], *args: object) -> T:
         if self.in_process:
             return method(*args)
+        return await self._started(method, *args)
+
+    def _started(self, method: Callable[..., T], *args: object) -> asyncio.Future[T]:
         if self._worker is None or self._pid != os.getpid():  # threads do not go through a fork
             self._pid = os.getpid()
             self._worker = ThreadPoolExecutor(1, "headgate-store")
-        return await asyncio.get_running_loop().run_in_executor(self._worker, method, *args)
+        return asyncio.get_running_loop().run_in_executor(self._worker, method, *args)
 
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        return await self._call(self.blocking.settle, batch, now_ms)
+        if self.in_process:
+            return self.blocking.settle(batch, now_ms)
+        answers = self._started(self.blocking.settle, batch, now_ms)
+        while True:
+            try:
+                return await asyncio.shield(answers)
+            except asyncio.CancelledError:
+                # The thread goes on, and what it takes must be known to be given back.
+                if answers.cancelled():
+                    raise
 
     async def delete_buckets(self, keys: Sequence[str]) -> None:
         await self._call(self.blocking.delete_buckets, keys)

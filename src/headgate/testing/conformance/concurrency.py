@@ -108,6 +108,28 @@ class ConcurrencyConformance(Conformance):
 
         drive(url, clock, scenario, coalesce=coalesce)
 
+    @pytest.mark.parametrize("steps", range(6))
+    def test_an_event_loop_that_ends_amid_acquires(self, url: str, clock: ManualClock, steps: int) -> None:
+        """asyncio.run() cancels whatever still runs, our own tasks too: nobody hangs, and everything comes back."""
+        limiter = RateLimiter(url, clock=clock)
+        tasks: list[asyncio.Task[None]] = []
+
+        async def take() -> None:
+            async with limiter.acquire("e", "r", {"rpm": 1}):
+                await asyncio.sleep(3600)
+
+        async def main() -> None:
+            await limiter.set_system_defaults([RPM])
+            await limiter.available("e", "r")
+            tasks.extend(asyncio.create_task(take()) for _ in range(20))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+        asyncio.run(main())
+        assert all(task.cancelled() for task in tasks)
+        assert asyncio.run(limiter.available("e", "r")) == {"rpm": 60}
+        asyncio.run(limiter.close())
+
     def test_cancelled_twice_it_still_gives_back(self, url: str, clock: ManualClock) -> None:
         async def scenario(limiter: RateLimiter) -> None:
             await limiter.set_system_defaults([RPM])
