@@ -24,6 +24,14 @@ def test_urls_that_name_no_store(kind: Any, url: Any) -> None:
     assert "://" in str(caught.value)
 
 
+def test_passwords_are_not_shown() -> None:
+    for url in ("nope://me:s3cret@host/1", "nope://:s3cret@host", "nope://me:s3/cret@host?a=b"):
+        with pytest.raises(ValidationError) as caught:
+            SyncRateLimiter(url)
+        assert "cret" not in str(caught.value)
+        assert "nope://" in str(caught.value)
+
+
 def test_memory_is_private_unless_it_has_a_name() -> None:
     limit = [Limit.per_minute("x", 10)]
     private = SyncRateLimiter("memory://")

@@ -9,6 +9,7 @@ from .errors import ValidationError
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,255}")
+_CREDENTIALS = re.compile(r"(?<=://).*(?=@)")
 _LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
@@ -41,6 +42,11 @@ def check_resource(value: Any) -> str:
 def check_limit_name(value: Any) -> str:
     rule = "1 to 64 of A-Z a-z 0-9 _ . - and the first a letter"
     return _checked(_LIMIT_NAME, value, "limit name", rule)
+
+
+def shown_url(url: str) -> str:
+    """A store URL for messages and logs, where no password belongs."""
+    return _CREDENTIALS.sub("***", url) if isinstance(url, str) else url
 
 
 def bucket_key(namespace: str, entity_id: str, resource: str) -> str:

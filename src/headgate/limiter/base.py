@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..core.decide import Answer
 from ..core.errors import LimiterClosed, ValidationError
-from ..core.names import check_namespace
+from ..core.names import check_namespace, shown_url
 from .cache import CacheStats, ConfigCache
 from .chain import Chain, Parts
 from .clock import Clock, SystemClock
 
+C = TypeVar("C")
 OnUnavailable: TypeAlias = Literal["block", "allow"]
 OnError: TypeAlias = Literal["rollback", "keep"]
 
 
-def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> Any:
-    if value not in choices:
-        raise ValidationError(f"{what} must be {' or '.join(map(repr, choices))}, not {value!r}")
-    return value
+def _check_choice(value: Any, what: str, choices: tuple[C, ...]) -> C:
+    for choice in choices:
+        if value == choice:
+            return choice
+    raise ValidationError(f"{what} must be {' or '.join(map(repr, choices))}, not {value!r}")
 
 
 def check_on_unavailable(value: Any) -> OnUnavailable:
-    return check_choice(value, "on_unavailable", ("block", "allow"))  # type: ignore[no-any-return]
+    return _check_choice(value, "on_unavailable", get_args(OnUnavailable))
 
 
 def check_on_error(value: Any) -> OnError:
-    return check_choice(value, "on_error", ("rollback", "keep"))  # type: ignore[no-any-return]
+    return _check_choice(value, "on_error", get_args(OnError))
 
 
 def _check_seconds(value: Any, what: str, *, zero: bool) -> float:
@@ -37,7 +40,7 @@ def _check_seconds(value: Any, what: str, *, zero: bool) -> float:
     return float(value)
 
 
-class BaseLimiter:
+class BaseLimiter(ABC):
     """Which call?
 
     Most callers want `acquire`: it raises if the limit is reached, and gives back what it took if the body
@@ -72,8 +75,9 @@ class BaseLimiter:
         self._take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self._open()
 
+    @abstractmethod
     def _open(self) -> None:
-        raise NotImplementedError
+        """Open the store, without waiting for it."""
 
     def _policy(self, chain: Chain | None, on_unavailable: str | None) -> str:
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
@@ -82,7 +86,7 @@ class BaseLimiter:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise LimiterClosed(f"this {type(self).__name__} for {self.url!r} is closed; make a new one")
+            raise LimiterClosed(f"this {type(self).__name__} for {shown_url(self.url)!r} is closed; make a new one")
 
     def invalidate_config_cache(self) -> None:
         """Forget what was read about limits and entities; the next acquire reads it again."""
@@ -92,4 +96,4 @@ class BaseLimiter:
         return self._cache.stats()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r}, namespace={self.namespace!r})"
+        return f"{type(self).__name__}({shown_url(self.url)!r}, namespace={self.namespace!r})"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from ..core.errors import ValidationError
+from ..core.names import shown_url
 from .contract import AsyncStore, InProcessStore, Store
 from .offload import OffloadedStore
 
@@ -52,4 +53,4 @@ def _opener(url: str) -> tuple[Callable[[str, float], Store], Callable[[str, flo
         module = import_module(f".{_BUILT_IN[scheme]}", __package__)
         return module.open_blocking, getattr(module, "open_async", None)
     known = ", ".join(f"{name}://" for name in sorted({*_BUILT_IN, *_registered}))
-    raise ValidationError(f"store URL {url!r} has no scheme that headgate knows: use one of {known}")
+    raise ValidationError(f"store URL {shown_url(url)!r} has no scheme that headgate knows: use one of {known}")
