@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import Limit, SyncRateLimiter
-from headgate.core.decide import Charge, Mode, Request
+from headgate.core.decide import Mode, Part, Request
 from headgate.core.names import bucket_key
 
 from . import ours
@@ -55,7 +55,7 @@ def fill(limiter: SyncRateLimiter, count: int) -> None:
     with quiet():
         while batch := list(islice(names, BATCH)):
             requests = [
-                Request(Mode.TAKE, (Charge(bucket_key("default", name, "api"), limit, 1000),)) for name in batch
+                Request(Mode.TAKE, (bucket_key("default", name, "api"),), (Part(0, limit, 1000),)) for name in batch
             ]
             limiter._store.settle(requests, time.time_ns() // 1_000_000)
 

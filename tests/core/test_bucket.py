@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate import Limit
 from headgate.core.bucket import Bucket
-from headgate.core.decide import Charge, Mode, Request, decide
+from headgate.core.decide import Mode, Part, Request, decide
 from headgate.testing.model import ModelBucket
 
 tokens = st.one_of(st.integers(1, 5_000), st.integers(1, 10**15))
@@ -93,7 +93,7 @@ def test_never_more_than_capacity_and_rate_times_time(limit: Limit, attempts: li
     bucket, now, admitted = Bucket.full(limit, START), START, 0
     for pause, amount in attempts:
         now += pause
-        request = Request(Mode.TAKE, (Charge("k", limit, amount),))
+        request = Request(Mode.TAKE, ("k",), (Part(0, limit, amount),))
         if decide(request, [bucket], now).allowed:
             admitted += amount
     assert admitted <= limit.capacity_milli + Fraction(limit.refill_milli, limit.period_ms) * (now - START)
@@ -101,7 +101,7 @@ def test_never_more_than_capacity_and_rate_times_time(limit: Limit, attempts: li
 
 @given(buckets(), buckets(), st.integers(1, 10**15), st.integers(1, 10**15), st.integers(0, 10**9))
 def test_refused_changes_nothing(one: Bucket, other: Bucket, amount: int, more: int, ms: int) -> None:
-    request = Request(Mode.TAKE, (Charge("a", one.limit, amount), Charge("b", other.limit, more)))
+    request = Request(Mode.TAKE, ("a", "b"), (Part(0, one.limit, amount), Part(1, other.limit, more)))
     untouched = [copy_of(one), copy_of(other)]
     answer = decide(request, [one, other], START + ms)
     assume(not answer.allowed)
@@ -116,8 +116,9 @@ def test_refused_changes_nothing(one: Bucket, other: Bucket, amount: int, more: 
 def test_n_singles_are_one_of_n(bucket: Bucket, count: int, amount: int) -> None:
     singles, once = bucket, copy_of(bucket)
     limit = bucket.limit
-    each = [decide(Request(Mode.TAKE, (Charge("k", limit, amount),)), [singles], START).allowed for _ in range(count)]
-    whole = decide(Request(Mode.TAKE, (Charge("k", limit, amount * count),)), [once], START).allowed
+    one = Request(Mode.TAKE, ("k",), (Part(0, limit, amount),))
+    each = [decide(one, [singles], START).allowed for _ in range(count)]
+    whole = decide(Request(Mode.TAKE, ("k",), (Part(0, limit, amount * count),)), [once], START).allowed
     assert all(each) == whole
     if whole:
         assert state(singles) == state(once)
@@ -127,7 +128,7 @@ def test_n_singles_are_one_of_n(bucket: Bucket, count: int, amount: int) -> None
 def test_reserving_and_waiting_is_waiting_and_taking(bucket: Bucket, thousandths: int) -> None:
     reserved, patient = bucket, copy_of(bucket)
     amount = max(1, bucket.limit.capacity_milli * thousandths // 1000)
-    answer = decide(Request(Mode.TAKE, (Charge("k", bucket.limit, amount),), 10**40), [reserved], START)
+    answer = decide(Request(Mode.TAKE, ("k",), (Part(0, bucket.limit, amount),), 10**40), [reserved], START)
     assert answer.wait_ms is not None
     reserved.settle(START + answer.wait_ms)
     patient.settle(START + answer.wait_ms)

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from headgate import Limit, RateLimiterUnavailable
-from headgate.core.decide import Answer, Charge, Mode, Request
+from headgate.core.decide import Answer, Mode, Part, Request
 from headgate.limiter.coalesce import TaskCoalescer, ThreadCoalescer
 
 LIMIT = Limit.per_minute("x", 100)
 
 
 def take(amount: int) -> Request:
-    return Request(Mode.TAKE, (Charge("n/e#r", LIMIT, amount),))
+    return Request(Mode.TAKE, ("n/e#r",), (Part(0, LIMIT, amount),))
 
 
 class SlowStore:
@@ -28,10 +28,10 @@ class SlowStore:
         self.go = threading.Semaphore(0)
 
     def settle(self, batch: Sequence[Request]) -> list[Answer]:
-        self.batches.append([request.charges[0].amount_milli for request in batch])
+        self.batches.append([request.parts[0].amount_milli for request in batch])
         self.arrived.release()
         assert self.go.acquire(timeout=10)
-        return [Answer(True, 0, [(request.charges[0].amount_milli, 0)]) for request in batch]
+        return [Answer(True, 0, [(request.parts[0].amount_milli, 0)]) for request in batch]
 
 
 def started(coalescer: ThreadCoalescer, amount: int, answers: dict[int, int]) -> threading.Thread:
@@ -115,7 +115,7 @@ def test_tasks_share_a_call() -> None:
     batches: list[list[int]] = []
 
     async def settle(batch: Sequence[Request]) -> list[Answer]:
-        batches.append([request.charges[0].amount_milli for request in batch])
+        batches.append([request.parts[0].amount_milli for request in batch])
         await asyncio.sleep(0)
         return [Answer(True, 0, []) for _ in batch]
 
@@ -139,7 +139,7 @@ def test_a_cancelled_take_that_was_not_sent_is_never_sent() -> None:
         gate = go()
 
         async def settle(batch: Sequence[Request]) -> list[Answer]:
-            sent.extend(request.charges[0].amount_milli for request in batch)
+            sent.extend(request.parts[0].amount_milli for request in batch)
             await gate.wait()
             return [Answer(True, 0, []) for _ in batch]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .bucket import Bucket
 from .limit import Limit
@@ -26,23 +26,30 @@ class Mode(Enum):
 TAKE, FORCE, PEEK, PENALIZE = Mode
 
 
-class Charge(NamedTuple):
-    """An amount on one bucket: the one of `limit` under `key` (see names.bucket_key).
+class Part(NamedTuple):
+    """An amount on one bucket: the one of `limit` under the key at `level` of the request's keys.
 
     `revision` orders stored limits in time; 0 is a limit that came with the call.
     """
 
-    key: str
+    level: int
     limit: Limit
     amount_milli: int
     revision: int = 0
 
 
+Parts: TypeAlias = "tuple[Part, ...]"
+
+
 class Request(NamedTuple):
-    """One atomic request. It names a bucket at most once."""
+    """One atomic request. It names a bucket at most once.
+
+    Keys (see names.bucket_key) say whose buckets, parts what of each: a million callers share the parts.
+    """
 
     mode: Mode
-    charges: tuple[Charge, ...]
+    keys: tuple[str, ...]
+    parts: Parts
     max_wait_ms: int = 0
     block_ms: int = 0
     keep_milli: int = MILLI
@@ -50,10 +57,9 @@ class Request(NamedTuple):
 
 def refund(request: Request) -> Request:
     """The request that gives back what `request` took."""
-    return Request(FORCE, tuple(charge._replace(amount_milli=-charge.amount_milli) for charge in request.charges))
+    return Request(FORCE, request.keys, tuple(part._replace(amount_milli=-part.amount_milli) for part in request.parts))
 
 
-Part: TypeAlias = "tuple[Any, Limit, int, int]"  # a charge, or what is one but for the first of its fields
 Level: TypeAlias = "tuple[int, int | None]"
 
 
@@ -61,7 +67,7 @@ class Answer:
     """What became of a request.
 
     `wait_ms`: how long a reservation sleeps, or how long a refused request would have to wait.
-    `levels`: for each charge in order, what its bucket has left in millitokens and its own wait.
+    `levels`: for each part in order, what its bucket has left in millitokens and its own wait.
     """
 
     __slots__ = ("allowed", "levels", "wait_ms")
@@ -73,11 +79,11 @@ class Answer:
 
 
 def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
-    """Answer a request on its buckets, one for each charge in order, and leave them as they are afterwards."""
-    mode, charges, max_wait_ms, block_ms, keep_milli = request
+    """Answer a request on its buckets, one for each part in order, and leave them as they are afterwards."""
+    mode, _, parts, max_wait_ms, block_ms, keep_milli = request
     if mode is TAKE:
-        return take(charges, buckets, now_ms, max_wait_ms)
-    looked, longest = _look(charges, buckets, now_ms, changes=mode is not PEEK)
+        return take(parts, buckets, now_ms, max_wait_ms)
+    looked, longest = _look(parts, buckets, now_ms, changes=mode is not PEEK)
     for bucket, amount_milli, _ in looked:
         if mode is FORCE:
             bucket.force(amount_milli)
@@ -86,8 +92,7 @@ def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
     return _answer(True, longest, looked)
 
 
-def take(parts: Sequence[Part], buckets: Sequence[Bucket], now_ms: int, max_wait_ms: int = 0) -> Answer:
-    """The decision of a take: the parts are charges, or say in another way whose their buckets are."""
+def take(parts: Parts, buckets: Sequence[Bucket], now_ms: int, max_wait_ms: int = 0) -> Answer:
     if len(parts) == 1:
         return take_one(parts[0], buckets[0], now_ms, max_wait_ms)
     looked, longest = _look(parts, buckets, now_ms, changes=True)
@@ -115,7 +120,7 @@ def take_one(part: Part, bucket: Bucket, now_ms: int, max_wait_ms: int = 0) -> A
 
 
 def _look(
-    parts: Sequence[Part], buckets: Sequence[Bucket], now_ms: int, *, changes: bool
+    parts: Parts, buckets: Sequence[Bucket], now_ms: int, *, changes: bool
 ) -> tuple[list[tuple[Bucket, int, int | None]], int | None]:
     """Each bucket at `now_ms` under the limit of its part, with the amount and its wait; and the longest wait."""
     looked: list[tuple[Bucket, int, int | None]] = []

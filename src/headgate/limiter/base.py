@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from ..core.decide import Answer
+from ..core.decide import Answer, Parts
 from ..core.errors import LimiterClosed, ValidationError
 from ..core.names import check_namespace, shown_url
 from .cache import CacheStats, ConfigCache
-from .chain import Chain, Parts
+from .chain import Chain
 from .clock import Clock, SystemClock
 
 C = TypeVar("C")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from ..core.decide import TAKE, Charge, Request
+from ..core.decide import TAKE, Part, Parts, Request
 from ..core.errors import ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import parse_bucket_key
 from ..core.units import MAX_AMOUNT, tokens_to_milli
 
 _KEPT = 64
-
-Parts: TypeAlias = "tuple[tuple[int, Limit, int, int], ...]"  # level in the chain, limit, millitokens, revision
 
 
 class Shape:
@@ -41,7 +39,7 @@ class Shape:
     def spread(self, amounts: Mapping[str, int]) -> Parts:
         """The parts of all levels that have the limits. The entity has them all, an ancestor may not."""
         return tuple(
-            (level, limits[name], amount, revision)
+            Part(level, limits[name], amount, revision)
             for level, (limits, revision) in enumerate(zip(self.levels, self.revisions))
             for name, amount in amounts.items()
             if name in limits
@@ -103,7 +101,7 @@ class Chain:
 
     def request(self, parts: Parts, max_wait_ms: int = 0) -> Request:
         """The request that takes the parts."""
-        return Request(TAKE, self._charges(parts), max_wait_ms)
+        return Request(TAKE, self.keys, parts, max_wait_ms)
 
     def amounts(self, consume: Mapping[str, Any]) -> dict[str, int]:
         """Millitokens by limit name, checked."""
@@ -123,12 +121,6 @@ class Chain:
                 _, entity_id, resource = parse_bucket_key(self.keys[0])
                 known = ", ".join(sorted(limits))
                 raise ValidationError(f"there is no limit {name!r} for {entity_id!r} on {resource!r}; it has: {known}")
-
-    def charges(self, amounts: Mapping[str, int]) -> tuple[Charge, ...]:
-        return self._charges(self.shape.spread(amounts))
-
-    def _charges(self, parts: Parts) -> tuple[Charge, ...]:
-        return tuple([Charge(self.keys[level], limit, amount, revision) for level, limit, amount, revision in parts])
 
 
 def own_amounts(parts: Parts) -> dict[str, int]:

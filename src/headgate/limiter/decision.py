@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-from ..core.decide import Answer
+from ..core.decide import Answer, Parts
 from ..core.names import parse_bucket_key
 from ..core.status import LimitStatus
 from ..core.units import MILLI, from_milli
-from .chain import Chain, Parts
+from .chain import Chain
 
 L = TypeVar("L")
 L_co = TypeVar("L_co", covariant=True)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..core.decide import Mode, Request
+from ..core.decide import Mode, Parts, Request
 from ..core.errors import LeaseExpired, LimiterClosed, RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from ..core.units import from_milli, signed_tokens_to_milli
 from ..plan import Call, Plan, Settle
 from .bind import blocking, coroutine
-from .chain import Chain, Parts, own_amounts
+from .chain import Chain, own_amounts
 from .decision import statuses
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class BaseLease:
         # Counted first: a force that is cancelled on its way still lands.
         self._add(moved)
         try:
-            yield from Settle(Request(Mode.FORCE, self._chain.charges(moved)))
+            yield from Settle(Request(Mode.FORCE, self._chain.keys, self._chain.shape.spread(moved)))
         except Exception:
             self._add({name: -milli for name, milli in moved.items()})
             raise

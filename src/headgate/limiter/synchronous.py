@@ -8,7 +8,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from ..core.decide import Answer, Request
+from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Settle, Sleep, StoreCall, run
@@ -16,7 +16,7 @@ from ..stores import InProcessStore, open_store
 from . import config, entities, life, overview, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import blocking
-from .chain import Chain, Parts
+from .chain import Chain
 from .clock import sleep_on
 from .coalesce import ThreadCoalescer, settler
 from .decision import Decision

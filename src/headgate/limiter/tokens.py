@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.decide import Answer, Mode, Request, refund
+from ..core.decide import Answer, Mode, Parts, Request, refund
 from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.limit import Limit
 from ..core.names import bucket_key, check_entity_id, check_resource
 from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli, wait_to_ms
 from ..plan import DeleteBuckets, Plan, Settle, Sleep
 from .base import BaseLimiter, check_on_unavailable
-from .chain import Chain, Parts, Shape
+from .chain import Chain, Shape
 from .config import chain_plan
 
 log = logging.getLogger("headgate")
@@ -72,11 +72,11 @@ def available_plan(
 ) -> Plan[dict[str, int]]:
     """Whole tokens an acquire could take now, by limit name: the lowest of the chain, negative in debt."""
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    request = Request(Mode.PEEK, chain.charges(dict.fromkeys(chain.limits(), 0)))
+    request = Request(Mode.PEEK, chain.keys, chain.shape.spread(dict.fromkeys(chain.limits(), 0)))
     answer = yield from Settle(request)
     lowest: dict[str, int] = {}
-    for charge, (available_milli, _) in zip(request.charges, answer.levels):
-        name = charge.limit.name
+    for part, (available_milli, _) in zip(request.parts, answer.levels):
+        name = part.limit.name
         lowest[name] = min(available_milli // MILLI, lowest.get(name, available_milli // MILLI))
     return lowest
 
@@ -90,7 +90,7 @@ def time_until_available_plan(
 ) -> Plan[float | None]:
     """Seconds until an acquire of `needed` would pass: 0.0 if now, None if never."""
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    answer = yield from Settle(Request(Mode.PEEK, chain.charges(chain.amounts(needed))))
+    answer = yield from Settle(Request(Mode.PEEK, chain.keys, chain.shape.spread(chain.amounts(needed))))
     return None if answer.wait_ms is None else answer.wait_ms / MILLI
 
 
@@ -107,7 +107,7 @@ def adjust_plan(
         raise ValidationError(f"amounts must name at least one limit, like {{'tpm': 120}}, not {amounts!r}")
     chain.check_names(amounts)
     milli = {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
-    yield from Settle(Request(Mode.FORCE, chain.charges(milli)))
+    yield from Settle(Request(Mode.FORCE, chain.keys, chain.shape.spread(milli)))
 
 
 def penalize_plan(
@@ -130,10 +130,8 @@ def penalize_plan(
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    own = Chain(chain.keys[:1], Shape([chain.limits()], chain.shape.revisions)).charges(
-        dict.fromkeys(chain.limits(), 0)
-    )
-    yield from Settle(Request(Mode.PENALIZE, own, block_ms=block_ms, keep_milli=keep_milli))
+    own = Shape([chain.limits()], chain.shape.revisions).spread(dict.fromkeys(chain.limits(), 0))
+    yield from Settle(Request(Mode.PENALIZE, chain.keys[:1], own, block_ms=block_ms, keep_milli=keep_milli))
 
 
 def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[None]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..core.decide import Answer, Part, Request
+from ..core.decide import Answer, Parts, Request
 from ..core.records import BucketRow, Change, Page, Record
 
 
@@ -48,8 +48,8 @@ class Store(Protocol):
 class InProcessStore(Store, Protocol):
     """A store that answers without waiting for anything is called directly, and never batched."""
 
-    def take(self, keys: Sequence[str], parts: Sequence[Part], now_ms: int) -> Answer:
-        """`settle` of one take. Instead of a key a part has the place of its key among `keys`."""
+    def take(self, keys: Sequence[str], parts: Parts, now_ms: int) -> Answer:
+        """`settle` of one take, without the Request."""
 
 
 class AsyncStore(Protocol):

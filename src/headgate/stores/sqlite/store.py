@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Charge, Request, decide
+from ...core.decide import Answer, Part, Request, decide
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
@@ -93,13 +93,13 @@ class SqliteStore:
         now = now_ms
 
         def work(connection: sqlite3.Connection) -> list[Answer]:
-            if len(batch) == 1 and len(batch[0].charges) == 1:
+            if len(batch) == 1 and len(batch[0].parts) == 1:
                 return [self._settle_one(connection, batch[0], now)]
-            wanted = {(charge.key, charge.limit.name): charge for request in batch for charge in request.charges}
+            wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
             stored = _load(connection, wanted)
-            buckets = {place: self._bucket(place, charge, stored, now) for place, charge in wanted.items()}
+            buckets = {place: self._bucket(place, part, stored, now) for place, part in wanted.items()}
             answers = [
-                decide(request, [buckets[key, limit.name] for key, limit, _, _ in request.charges], now)
+                decide(request, [buckets[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now)
                 for request in batch
             ]
             self._save(connection, buckets, stored, now)
@@ -109,20 +109,20 @@ class SqliteStore:
 
     def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer:
         """The same for the request that most requests are."""
-        (charge,) = request.charges
-        place = (charge.key, charge.limit.name)
+        (part,) = request.parts
+        place = (request.keys[part.level], part.limit.name)
         row = connection.execute(_READ_PLACE, place).fetchone()
-        stored = {place: _bucket(row, charge.limit)} if row else {}
-        bucket = self._bucket(place, charge, stored, now_ms)
+        stored = {place: _bucket(row, part.limit)} if row else {}
+        bucket = self._bucket(place, part, stored, now_ms)
         answer = decide(request, (bucket,), now_ms)
         self._save(connection, {place: bucket}, stored, now_ms)
         return answer
 
-    def _bucket(self, place: _Place, charge: Charge, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
+    def _bucket(self, place: _Place, part: Part, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
         bucket = stored.get(place)
         seen_ms = self._seen.get(place, 0)
         if bucket is None:
-            return Bucket.full(charge.limit, max(seen_ms, now_ms), charge.revision)
+            return Bucket.full(part.limit, max(seen_ms, now_ms), part.revision)
         bucket.settle(seen_ms)
         return bucket
 
@@ -233,7 +233,7 @@ class SqliteStore:
             connection.close()
 
 
-def _load(connection: sqlite3.Connection, wanted: dict[_Place, Charge]) -> dict[_Place, Bucket]:
+def _load(connection: sqlite3.Connection, wanted: dict[_Place, Part]) -> dict[_Place, Bucket]:
     keys = {key for key, _ in wanted}
     rows = (
         connection.execute(_READ_ONE, tuple(keys))
