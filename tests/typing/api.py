@@ -22,6 +22,7 @@ from headgate.testing import ManualClock
 
 
 async def asynchronous() -> None:
+    RateLimiter("memory://", hash_entity_ids="key")  # type: ignore[arg-type]
     async with RateLimiter("memory://", namespace="a", clock=ManualClock(), on_unavailable="allow") as limiter:
         async with limiter.acquire("e", "r", {"rpm": 1}, [Limit.per_minute("rpm", 1)], max_wait=1.5) as lease:
             assert_type(lease, Lease)
@@ -48,7 +49,8 @@ async def asynchronous() -> None:
 
 
 def synchronous() -> None:
-    with SyncRateLimiter("memory://") as limiter:
+    SyncRateLimiter("memory://", hash_entity_ids=b"key")
+    with SyncRateLimiter("memory://", hash_entity_ids=True) as limiter:
         with limiter.acquire("e", "r", {"rpm": 1}, on_error="keep") as lease:
             assert_type(lease, SyncLease)
             assert_type(lease.adjust(rpm=-1), None)

@@ -19,6 +19,7 @@ def buckets(session: Session, entity_id: str, resource: str | None) -> None:
 
     A bucket that is full again need not be stored, so only the others are shown.
     """
+    entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = limiter.get_buckets(entity_id, resource)
     if session.as_json:

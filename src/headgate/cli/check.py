@@ -53,6 +53,7 @@ def check(
     if not consume and not dry_run:
         raise click.UsageError("say what to take with --consume, like --consume rpm=1, or only look with --dry-run")
     amounts = read_amounts(consume)
+    entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         limits = read_limits(limit) or _stored_limits(limiter, entity_id, resource)
         override = limits if limit else None

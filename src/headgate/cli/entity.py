@@ -50,6 +50,8 @@ def create(
 ) -> None:
     """Create the entity ID."""
     pairs = read_pairs(metadata, "KEY=VALUE, like tier=gold")
+    entity_id = session.stored_id(entity_id)
+    parent_id = None if parent_id is None else session.stored_id(parent_id, "parent_id")
     with session.limiter() as limiter:
         made = limiter.create_entity(entity_id, name=name, parent_id=parent_id, cascade=cascade, metadata=dict(pairs))
     if session.as_json:
@@ -64,6 +66,7 @@ def create(
 @store_options
 def show(session: Session, entity_id: str, resource: str | None) -> None:
     """Show the entity ID, the entities above it and its own limits."""
+    entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = limiter.get_entity(entity_id)
         parents = list(_parents(limiter, found))
@@ -117,6 +120,7 @@ def _table(
 @store_options
 def delete(session: Session, entity_id: str, yes: bool) -> int | None:
     """Delete the entity ID with its limits and buckets. Its children have to go, or move, first."""
+    entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         limiter.get_entity(entity_id)
         if not yes and not _confirmed(entity_id):
@@ -141,6 +145,7 @@ def _confirmed(entity_id: str) -> bool:
 @store_options
 def children(session: Session, entity_id: str) -> None:
     """List the entities directly below the entity ID."""
+    entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = list(all_pages(lambda cursor: limiter.get_children(entity_id, cursor=cursor)))
         if not found:

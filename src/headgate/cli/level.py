@@ -10,6 +10,7 @@ import click
 
 from ..core.limit import Limit
 from ..limiter import SyncRateLimiter
+from .options import Session
 
 _OPTIONS = (
     click.option("--entity", "entity_id", metavar="ENTITY", help="The entity whose limits they are."),
@@ -34,11 +35,14 @@ class Level:
     resource: str | None = None
 
     @classmethod
-    def chosen(cls, argument: str | None, entity_id: str | None, resource: str | None, system: bool) -> Level:
-        """From what was typed; an entity may be an argument or --entity."""
-        if argument and entity_id:
-            raise click.UsageError(f"there are two entities, {argument!r} and {entity_id!r}: give one")
-        entity_id = argument or entity_id
+    def chosen(
+        cls, session: Session, argument: str | None, option: str | None, resource: str | None, system: bool
+    ) -> Level:
+        """From what was typed; an entity may be an argument or the option --entity."""
+        entity_ids = [session.stored_id(given) for given in (argument, option) if given]
+        if len(entity_ids) > 1:
+            raise click.UsageError(f"there are two entities, {entity_ids[0]!r} and {entity_ids[1]!r}: give one")
+        entity_id = entity_ids[0] if entity_ids else None
         if system and (entity_id or resource):
             raise click.UsageError("--system is for everyone everywhere: it goes with no entity and no --resource")
         if not (system or entity_id or resource):

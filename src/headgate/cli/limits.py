@@ -62,10 +62,12 @@ def set_(
 
     NAME is yours to choose; SPEC is an amount per time, with a larger or smaller burst if you like: 100/minute,
     5/10s, '100/minute burst 150'. Units: ms, second, minute, hour, day, week.
+
+    An ENTITY with = in it, as a secret that is hashed may have, is given with --entity.
     """
     # An identifier has no "=" in it, a limit always has.
     first = words[0] if "=" not in words[0] else None
-    level = Level.chosen(first, entity_id, resource, system)
+    level = Level.chosen(session, first, entity_id, resource, system)
     if on_unavailable is not None and not system:
         raise click.UsageError("--on-unavailable is stored with the system's limits: use it with --system")
     found = read_limits(words[1:] if first else words)
@@ -102,7 +104,7 @@ def get(
     session: Session, entity: str | None, entity_id: str | None, resource: str | None, system: bool, effective: bool
 ) -> None:
     """Show the limits stored at one level, or with --effective those that hold in the end."""
-    level = Level.chosen(entity, entity_id, resource, system)
+    level = Level.chosen(session, entity, entity_id, resource, system)
     if effective and level.source != "entity":
         raise click.UsageError("--effective needs both an entity and --resource")
     more: dict[str, Any] = {}
@@ -142,7 +144,7 @@ def _tell(level: Level, found: list[Limit], more: dict[str, Any]) -> None:
 @store_options
 def delete(session: Session, entity: str | None, entity_id: str | None, resource: str | None, system: bool) -> None:
     """Delete the limits stored at one level. The next level that has any holds from then on."""
-    level = Level.chosen(entity, entity_id, resource, system)
+    level = Level.chosen(session, entity, entity_id, resource, system)
     with session.limiter() as limiter:
         deleted = level.delete(limiter)
     if session.as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -12,15 +13,23 @@ import click
 
 from ..core.errors import ValidationError
 from ..limiter import SyncRateLimiter
+from ..limiter.ids import MAX_KEY_BYTES, ToStoredId, to_stored_id
+
+KEY_VARIABLE = "HEADGATE_HASH_KEY"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where a command works, and how it answers."""
+    """Where a command works, and how it answers.
+
+    An entity id that was typed goes through `stored_id` first, and the limiter hashes none: so the ids it answers with
+    can be asked for again, and no answer shows one that is hashed.
+    """
 
     url: str | None
     namespace: str | None
     as_json: bool
+    stored_id: ToStoredId
 
     def limiter(self) -> SyncRateLimiter:
         return SyncRateLimiter(self.url or default_url(), namespace=self.namespace or "default")
@@ -41,6 +50,18 @@ def default_url() -> str:
     return f"sqlite:///{quote((folder / 'headgate.db').as_posix(), safe='/:')}"
 
 
+def hash_key() -> bytes | bool:
+    """The key from the environment, or True: hash without one. A variable that is set but empty is a mistake."""
+    if KEY_VARIABLE not in os.environ:
+        return True
+    key = os.fsencode(os.environ[KEY_VARIABLE])
+    if not 0 < len(key) <= MAX_KEY_BYTES:
+        raise ValidationError(
+            f"{KEY_VARIABLE} must be 1 to {MAX_KEY_BYTES} bytes, not {len(key)}: unset it to hash without a key"
+        )
+    return key
+
+
 url_option = click.option(
     "--url",
     metavar="URL",
@@ -57,6 +78,13 @@ namespace_option = click.option(
     show_envvar=True,
     help="The namespace in the store.",
 )
+hash_option = click.option(
+    "--hash-entity-ids",
+    is_flag=True,
+    envvar="HEADGATE_HASH_ENTITY_IDS",
+    show_envvar=True,
+    help="Store and show a hash of each entity id that is given, never the id itself.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
 
 
@@ -65,8 +93,16 @@ def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def command(*args: Any, url: str | None, namespace: str | None, as_json: bool, **kwargs: Any) -> Any:
-            return function(Session(url, namespace, as_json), *args, **kwargs)
+        def command(
+            *args: Any,
+            url: str | None,
+            namespace: str | None,
+            as_json: bool,
+            hash_entity_ids: bool = False,
+            **kwargs: Any,
+        ) -> Any:
+            stored_id = to_stored_id(hash_entity_ids and hash_key())
+            return function(Session(url, namespace, as_json, stored_id), *args, **kwargs)
 
         for option in reversed(options):
             command = option(command)
@@ -75,4 +111,4 @@ def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]
     return decorate
 
 
-store_options = with_session(url_option, namespace_option, json_option)
+store_options = with_session(url_option, namespace_option, hash_option, json_option)

@@ -39,6 +39,12 @@ only to try a limit's spelling.
 |---|---|
 | `HEADGATE_URL` | `--url` |
 | `HEADGATE_NAMESPACE` | `--namespace` |
+| `HEADGATE_HASH_ENTITY_IDS=1` | `--hash-entity-ids` |
+
+With `--hash-entity-ids` a command finds what a limiter with
+[`hash_entity_ids`](serving.md#callers-named-by-a-secret) has stored, and shows only hashes. If `HEADGATE_HASH_KEY` is
+set, its bytes are the key. There is no option for it, since other users of the machine can see what you type; that
+goes for the ids too. Without `--hash-entity-ids` a hash is an id like any other: `headgate buckets 414127b6...`.
 
 ## Options of every command
 """

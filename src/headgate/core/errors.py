@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .decide import Answer
     from .status import LimitStatus
 
 
@@ -66,6 +67,14 @@ class LimiterClosed(HeadgateError, RuntimeError):
 
 class RateLimiterUnavailable(HeadgateError):
     """The store did not answer, or not in time."""
+
+
+class PartlyUnavailable(RateLimiterUnavailable):
+    """Of a batch some requests got no answer: those with None among `answers`."""
+
+    def __init__(self, why: RateLimiterUnavailable, answers: Sequence[Answer | None]) -> None:
+        super().__init__(str(why))
+        self.answers = answers
 
 
 class RateLimitExceeded(HeadgateError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NewType
 
 from .errors import ValidationError
 
+StoredId = NewType("StoredId", str)  # an entity's id as it is in the store, where it may be a hash
+
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,255}")
-_CREDENTIALS = re.compile(r"(?<=://).*(?=@)")
+_CREDENTIALS = re.compile(r"(?<=://).*(?=@)|(?<=password=)[^&]*")
 _LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
@@ -49,7 +51,7 @@ def shown_url(url: str) -> str:
     return _CREDENTIALS.sub("***", url) if isinstance(url, str) else url
 
 
-def bucket_key(namespace: str, entity_id: str, resource: str) -> str:
+def bucket_key(namespace: str, entity_id: StoredId, resource: str) -> str:
     """Where all buckets of an entity on a resource are kept together."""
     return f"{namespace}/{entity_id}#{resource}"
 

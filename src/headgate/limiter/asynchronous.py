@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
-from ..plan import Call, Settle, Sleep, StoreCall, arun
+from ..plan import Call, Once, Settle, Sleep, StoreCall, arun
 from ..stores import InProcessStore, OffloadedStore, open_async_store
 from . import config, entities, life, overview, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
@@ -22,6 +22,7 @@ from .coalesce import TaskCoalescer, settler
 from .decision import Decision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
 from .lease import Lease
+from .once import TaskOnce
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class RateLimiter(BaseLimiter):
 
     def _open(self) -> None:
         store = self._store = open_async_store(self.url, self._store_timeout)
+        self._once = TaskOnce()
         self._direct = None
         if isinstance(store, OffloadedStore) and store.in_process:
             self._take = cast(InProcessStore, store.blocking).take
@@ -53,6 +55,8 @@ class RateLimiter(BaseLimiter):
         self._check_open()
         if isinstance(call, Settle):
             return await self._settle(call.request)
+        if isinstance(call, Once):
+            return await self._once.run(call.key, lambda: arun(call.plan(), self._perform))
         if isinstance(call, Sleep):
             return await asleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)

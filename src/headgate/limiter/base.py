@@ -12,6 +12,7 @@ from ..core.names import check_namespace, shown_url
 from .cache import CacheStats, ConfigCache
 from .chain import Chain
 from .clock import Clock, SystemClock
+from .ids import to_stored_id
 
 C = TypeVar("C")
 OnUnavailable: TypeAlias = Literal["block", "allow"]
@@ -59,6 +60,7 @@ class BaseLimiter(ABC):
         coalesce: bool = True,
         config_cache_ttl: float = 60.0,
         store_timeout: float = 1.0,
+        hash_entity_ids: bool | bytes = False,
     ) -> None:
         self.url = url
         self.namespace = check_namespace(namespace)
@@ -69,8 +71,10 @@ class BaseLimiter(ABC):
             raise ValidationError(f"clock must have a method now_ms(), and {clock!r} has none")
         self._clock: Clock = clock or SystemClock()
         self._clock_given = clock is not None
+        # A plan begins with it, and has the id as it was given no more.
+        self._stored_id = to_stored_id(hash_entity_ids)
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
-        self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None)
+        self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self._stored_id)
         self._closed = False
         self._take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self._open()

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..core.names import bucket_key, check_entity_id
+from ..core.names import StoredId, bucket_key
 from .chain import Chain, Shape
+from .ids import ToStoredId
 
 _CAPACITY = 100_000
 
@@ -23,12 +24,17 @@ class CacheStats:
 class ConfigCache:
     """Chains by entity and resource, each for `ttl_seconds` by the clock given. Safe to use from many threads.
 
+    An entity is known here by the id that the caller gives, since to hash it takes longer than to look it up.
+
     Where no entity has anything of its own, they all have the shape of the resource's and the system's limits, and
     knowing that shape is enough: a million callers cost one read.
     """
 
-    def __init__(self, namespace: str, ttl_seconds: float, now_ms: Callable[[], int] | None) -> None:
+    def __init__(
+        self, namespace: str, ttl_seconds: float, now_ms: Callable[[], int] | None, stored_id: ToStoredId
+    ) -> None:
         self._namespace = namespace
+        self._stored_id = stored_id
         self._ttl_seconds = ttl_seconds
         self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
         self._now: Callable[[], float] = now_ms or time.monotonic
@@ -52,7 +58,8 @@ class ConfigCache:
             until, shape, before, after = common
             if self._now() < until:
                 self._hits += 1
-                return Chain((f"{before}{check_entity_id(entity_id)}{after}",), shape)
+                stored_id = self._stored_id
+                return Chain((f"{before}{stored_id(entity_id)}{after}",), shape)
         self._misses += 1
         return None
 
@@ -68,7 +75,7 @@ class ConfigCache:
         """The shape of every entity on the resource, there being none with anything of its own."""
         self.on_unavailable = shape.on_unavailable
         if self._ttl and generation == self.generation:
-            before, after = bucket_key(self._namespace, "#", resource).split("##")
+            before, after = bucket_key(self._namespace, StoredId("#"), resource).split("##")
             self._shapes[resource] = (self._now() + self._ttl, shape, before, f"#{after}")
 
     @property

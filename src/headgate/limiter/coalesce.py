@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from ..core.decide import Answer, Mode, Request, refund
-from ..core.errors import RateLimiterUnavailable
+from ..core.errors import PartlyUnavailable, RateLimiterUnavailable
 
 MAX_BATCH = 512
 
@@ -83,6 +83,9 @@ class ThreadCoalescer:
         try:
             for entry, answer in zip(batch, self._settle([entry.request for entry in batch])):
                 entry.answer = answer
+        except PartlyUnavailable as partial:
+            for entry, part in zip(batch, partial.answers):
+                entry.answer, entry.error = part, partial if part is None else None
         except Exception as error:
             _fail(batch, error)
         except BaseException:
@@ -215,6 +218,9 @@ class TaskCoalescer:
                 entry.sent = True
             try:
                 answers = await self._settle([entry.request for entry in batch])
+            except PartlyUnavailable as partial:
+                for entry, part in zip(batch, partial.answers):
+                    entry.land(part, partial if part is None else None)
             except Exception as error:
                 for entry in batch:
                     entry.land(None, error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.errors import EntityNotFound, ValidationError, VersionConflict
 from ..core.limit import Limit, by_name
-from ..core.names import bucket_key, check_entity_id, check_resource
+from ..core.names import StoredId, bucket_key, check_resource
 from ..core.records import ABSENT, Change, Delete, Page, Put, Record
-from ..plan import GetRecords, ListRecords, Plan, WriteRecords
+from ..plan import GetRecords, ListRecords, Once, Plan, WriteRecords
 from . import keys
 from .base import BaseLimiter, OnUnavailable, check_on_unavailable
 from .chain import Chain, Shape
@@ -23,23 +24,25 @@ SOURCES = ("entity", "entity_default", "resource", "system")
 
 def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Plan[Chain]:
     check_resource(resource)
-    chain = limiter._cache.get(check_entity_id(entity_id), resource)
+    chain = limiter._cache.get(entity_id, resource)
     if chain is None:
+        stored_id = limiter._stored_id(entity_id)
         generation = limiter._cache.generation
-        shape = yield from _common_shape_plan(limiter, resource)
+        shape = None
+        if not limiter._cache.entities_have_their_own:
+            shape = yield from Once((generation, resource), partial(_common_shape_plan, limiter, resource))
         if shape is not None:
             limiter._cache.put_shape(resource, shape, generation)
-            chain = Chain((bucket_key(limiter.namespace, entity_id, resource),), shape)
+            chain = Chain((bucket_key(limiter.namespace, stored_id, resource),), shape)
         else:
-            chain = yield from _read_chain_plan(limiter, entity_id, resource)
+            read = partial(_read_chain_plan, limiter, stored_id, resource)
+            chain = yield from Once((generation, resource, stored_id), read)
             limiter._cache.put(entity_id, resource, chain, generation)
     return chain if limits is None else chain.under(limits)
 
 
 def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None]:
     """The shape all entities have on a resource, or None if some entity has a record or limits of its own."""
-    if limiter._cache.entities_have_their_own:
-        return None
     for prefix in (keys.entities_prefix(limiter.namespace), keys.entities_limits_prefix(limiter.namespace)):
         if (yield from ListRecords(prefix, limit=1)):
             limiter._cache.note_entities_have_their_own()
@@ -55,7 +58,7 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
     return Shape([limits], [_revision(revision)], source, _policy(records[-1]))
 
 
-def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[Chain]:
+def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[Chain]:
     first = yield from _read_link_plan(limiter, entity_id, resource)
     links = [first]
     above = first.parent_id if first.cascade else None
@@ -73,9 +76,9 @@ def _read_chain_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Pla
 
 
 class _Link(NamedTuple):
-    entity_id: str
+    entity_id: StoredId
     exists: bool
-    parent_id: str | None
+    parent_id: StoredId | None
     cascade: bool
     limits: Mapping[str, Limit]
     source: str | None
@@ -83,7 +86,7 @@ class _Link(NamedTuple):
     policy: str | None
 
 
-def _read_link_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[_Link]:
+def _read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[_Link]:
     revision, entity, *records = yield from GetRecords(
         [
             keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
@@ -147,7 +150,7 @@ def set_limits_plan(
     limiter: BaseLimiter, entity_id: str, limits: Sequence[Limit], resource: str | None = None
 ) -> Plan[None]:
     """Store an entity's limits on a resource, or (resource None) its default for all of them."""
-    namespace, entity_id = limiter.namespace, check_entity_id(entity_id)
+    namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
     resource = None if resource is None else check_resource(resource)
     yield from write_limits_plan(
         limiter,
@@ -161,14 +164,14 @@ def set_limits_plan(
 def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[Limit]]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
     resource = None if resource is None else check_resource(resource)
-    key = keys.entity_limits_key(limiter.namespace, check_entity_id(entity_id), resource)
+    key = keys.entity_limits_key(limiter.namespace, limiter._stored_id(entity_id), resource)
     (record,) = yield from GetRecords([key])
     return _limits(record)
 
 
 def delete_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    namespace, entity_id = limiter.namespace, check_entity_id(entity_id)
+    namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
     resource = None if resource is None else check_resource(resource)
     key = keys.entity_limits_key(namespace, entity_id, resource)
     return (yield from _delete_plan(limiter, [key, keys.custom_key(namespace, resource, entity_id)]))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ..core.errors import EntityExists, EntityNotFound, ValidationError, VersionConflict
-from ..core.names import bucket_key, check_entity_id
+from ..core.names import StoredId, bucket_key
 from ..core.records import ABSENT, Change, Check, Delete, Entity, Page, Put, Record
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from . import keys
@@ -37,7 +37,7 @@ def create_entity_plan(
 
     Limits need no entity: one has to be created only for a parent, a name or metadata.
     """
-    check_entity_id(entity_id)
+    entity_id, parent_id = limiter._stored_id(entity_id), _stored_parent(limiter, parent_id)
     value = _checked(name, parent_id, cascade, metadata)
     key = keys.entity_key(limiter.namespace, entity_id)
     changes: list[Change] = [Put(key, value, ABSENT)]
@@ -55,7 +55,7 @@ def create_entity_plan(
 
 
 def get_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Entity]:
-    return _entity((yield from _read_plan(limiter, entity_id)))
+    return _entity((yield from _read_plan(limiter, limiter._stored_id(entity_id))))
 
 
 def update_entity_plan(
@@ -69,6 +69,9 @@ def update_entity_plan(
     expected_version: int | None = None,
 ) -> Plan[Entity]:
     """Change what is given and keep the rest. VersionConflict if it is not (or no longer) `expected_version`."""
+    entity_id = limiter._stored_id(entity_id)
+    if not isinstance(parent_id, Unchanged):
+        parent_id = _stored_parent(limiter, parent_id)
     record = yield from _read_plan(limiter, entity_id)
     if expected_version not in (None, record.version):
         raise VersionConflict(record.key)
@@ -90,7 +93,7 @@ def update_entity_plan(
 
 def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
     """Delete an entity, its stored limits and its buckets. Its children have to go, or move, first."""
-    namespace = limiter.namespace
+    namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
     record = yield from _read_plan(limiter, entity_id)
     children = yield from ListRecords(keys.children_prefix(namespace, entity_id), limit=3)
     if children:
@@ -111,40 +114,47 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
         if cursor is None:
             break
     yield from write_limits_plan(limiter, changes)
+    cursor = None
     while True:
-        rows = yield from ListBuckets(namespace, entity_id=entity_id)
-        if not rows:
-            return
+        rows = yield from ListBuckets(namespace, entity_id=entity_id, cursor=cursor)
         yield from DeleteBuckets([bucket_key(namespace, entity_id, row.resource) for row in rows])
+        cursor = rows.cursor
+        if cursor is None:
+            return
 
 
 def get_children_plan(
     limiter: BaseLimiter, parent_id: str, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[Entity]]:
     """The entities directly below a parent."""
+    parent_id = limiter._stored_id(parent_id, "parent_id")
     yield from _read_plan(limiter, parent_id)
     prefix = keys.children_prefix(limiter.namespace, parent_id)
     page = yield from ListRecords(prefix, cursor, limit)
-    ids = [keys.last_part(record.key) for record in page]
+    ids = [keys.last_id(record.key) for record in page]
     records = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id) for entity_id in ids])
     return Page([_entity(record) for record in records if record is not None], page.cursor)
 
 
-def _read_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Record]:
-    (record,) = yield from GetRecords([keys.entity_key(limiter.namespace, check_entity_id(entity_id))])
+def _stored_parent(limiter: BaseLimiter, parent_id: str | None) -> StoredId | None:
+    return None if parent_id is None else limiter._stored_id(parent_id, "parent_id")
+
+
+def _read_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[Record]:
+    (record,) = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id)])
     if record is None:
         raise EntityNotFound(entity_id)
     return record
 
 
-def _check_parent_plan(limiter: BaseLimiter, entity_id: str, parent_id: str) -> Plan[list[Check]]:
+def _check_parent_plan(limiter: BaseLimiter, entity_id: StoredId, parent_id: StoredId) -> Plan[list[Check]]:
     """The parent must exist, and the way up from it must be short enough and not lead back.
 
     Returns what must still be so when the change is written.
     """
     path = [entity_id]
     checks: list[Check] = []
-    above: str | None = parent_id
+    above: StoredId | None = parent_id
     while above is not None:
         if above in path:
             raise ValidationError(f"parent_id {parent_id!r} makes a cycle: {' -> '.join([*path, above])}")
@@ -159,11 +169,9 @@ def _check_parent_plan(limiter: BaseLimiter, entity_id: str, parent_id: str) -> 
     return checks
 
 
-def _checked(name: Any, parent_id: Any, cascade: Any, metadata: Any) -> dict[str, Any]:
+def _checked(name: Any, parent_id: StoredId | None, cascade: Any, metadata: Any) -> dict[str, Any]:
     if name is not None and (not isinstance(name, str) or len(name) > 256):
         raise ValidationError(f"name must be a string of at most 256 characters, not {name!r}")
-    if parent_id is not None:
-        check_entity_id(parent_id, "parent_id")
     if not isinstance(cascade, bool):
         raise ValidationError(f"cascade must be True or False, not {cascade!r}")
     metadata = {} if metadata is None else metadata

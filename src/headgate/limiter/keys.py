@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..core.names import StoredId
+
 
 def revision_key(namespace: str) -> str:
     return f"{namespace}/revision"
@@ -11,15 +13,15 @@ def entities_prefix(namespace: str) -> str:
     return f"{namespace}/entity#"
 
 
-def entity_key(namespace: str, entity_id: str) -> str:
+def entity_key(namespace: str, entity_id: StoredId) -> str:
     return f"{entities_prefix(namespace)}{entity_id}"
 
 
-def children_prefix(namespace: str, parent_id: str) -> str:
+def children_prefix(namespace: str, parent_id: StoredId) -> str:
     return f"{namespace}/child#{parent_id}#"
 
 
-def child_key(namespace: str, parent_id: str, entity_id: str) -> str:
+def child_key(namespace: str, parent_id: StoredId, entity_id: StoredId) -> str:
     return f"{children_prefix(namespace, parent_id)}{entity_id}"
 
 
@@ -39,11 +41,11 @@ def entities_limits_prefix(namespace: str) -> str:
     return f"{namespace}/limits#entity#"
 
 
-def entity_limits_prefix(namespace: str, entity_id: str) -> str:
+def entity_limits_prefix(namespace: str, entity_id: StoredId) -> str:
     return f"{entities_limits_prefix(namespace)}{entity_id}#"
 
 
-def entity_limits_key(namespace: str, entity_id: str, resource: str | None) -> str:
+def entity_limits_key(namespace: str, entity_id: StoredId, resource: str | None) -> str:
     """No resource: the entity's default for all resources."""
     return f"{entity_limits_prefix(namespace, entity_id)}{resource or ''}"
 
@@ -53,9 +55,13 @@ def custom_prefix(namespace: str, resource: str | None) -> str:
     return f"{namespace}/custom#{resource or ''}#"
 
 
-def custom_key(namespace: str, resource: str | None, entity_id: str) -> str:
+def custom_key(namespace: str, resource: str | None, entity_id: StoredId) -> str:
     return f"{custom_prefix(namespace, resource)}{entity_id}"
 
 
 def last_part(key: str) -> str:
     return key.rpartition("#")[2]
+
+
+def last_id(key: str) -> StoredId:
+    return StoredId(last_part(key))

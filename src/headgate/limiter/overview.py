@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.limit import Limit
-from ..core.names import check_entity_id, check_limit_name, check_resource
+from ..core.names import StoredId, check_limit_name, check_resource
 from ..core.records import BucketRow
 from ..core.units import MILLI, from_milli
 from ..plan import GetRecords, ListBuckets, ListRecords, Plan
@@ -62,21 +62,21 @@ class ResourceCapacity:
         return sum(entity.available for entity in self.entities)
 
 
-def _all_buckets_plan(limiter: BaseLimiter, entity_id: str | None, resource: str | None) -> Plan[list[BucketRow]]:
-    rows: list[BucketRow] = []
+def _all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> Plan[list[BucketRow]]:
+    rows: dict[tuple[str, str], BucketRow] = {}  # a store may list one twice, and in any order
     cursor: str | None = None
     while True:
         page = yield from ListBuckets(limiter.namespace, entity_id, resource, cursor)
-        rows += page
+        rows |= {(row.entity_id, row.resource): row for row in page}
         cursor = page.cursor
         if cursor is None:
-            return rows
+            return [rows[place] for place in sorted(rows)]
 
 
 def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[BucketStatus]]:
     """The entity's buckets that differ from full ones."""
     resource = None if resource is None else check_resource(resource)
-    rows = yield from _all_buckets_plan(limiter, check_entity_id(entity_id), resource)
+    rows = yield from _all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)
     return [
         BucketStatus(
             entity_id=row.entity_id,
@@ -105,7 +105,7 @@ def get_resource_capacity_plan(limiter: BaseLimiter, resource: str, limit_name: 
     cursor: str | None = None
     while True:
         page = yield from ListRecords(prefix, cursor)
-        idle = [entity_id for entity_id in (keys.last_part(record.key) for record in page) if entity_id not in found]
+        idle = [entity_id for entity_id in (keys.last_id(record.key) for record in page) if entity_id not in found]
         found |= yield from _untouched_plan(limiter, idle, resource, limit_name)
         cursor = page.cursor
         if cursor is None:
@@ -113,12 +113,12 @@ def get_resource_capacity_plan(limiter: BaseLimiter, resource: str, limit_name: 
 
 
 def _untouched_plan(
-    limiter: BaseLimiter, entity_ids: list[str], resource: str, limit_name: str
+    limiter: BaseLimiter, entity_ids: list[StoredId], resource: str, limit_name: str
 ) -> Plan[dict[str, EntityCapacity]]:
     """Entities with limits of their own but no bucket: theirs is full."""
     wanted = [keys.entity_limits_key(limiter.namespace, entity_id, resource) for entity_id in entity_ids]
     records = yield from GetRecords(wanted)
-    found = {}
+    found: dict[str, EntityCapacity] = {}
     for entity_id, record in zip(entity_ids, records):
         for stored in record.value["limits"] if record else []:
             limit = Limit.from_dict(stored)

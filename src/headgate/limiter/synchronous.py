@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
-from ..plan import Call, Settle, Sleep, StoreCall, run
+from ..plan import Call, Once, Settle, Sleep, StoreCall, run
 from ..stores import InProcessStore, open_store
 from . import config, entities, life, overview, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
@@ -22,6 +22,7 @@ from .coalesce import ThreadCoalescer, settler
 from .decision import Decision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
 from .lease import SyncLease
+from .once import ThreadOnce
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class SyncRateLimiter(BaseLimiter):
 
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
+        self._once = ThreadOnce()
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:
             self._take = cast(InProcessStore, self._store).take
@@ -51,6 +53,8 @@ class SyncRateLimiter(BaseLimiter):
         self._check_open()
         if isinstance(call, Settle):
             return self._settle(call.request)
+        if isinstance(call, Once):
+            return self._once.run(call.key, lambda: run(call.plan(), self._perform))
         if isinstance(call, Sleep):
             return sleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)

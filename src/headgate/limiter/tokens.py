@@ -10,7 +10,7 @@ from typing import Any
 from ..core.decide import Answer, Mode, Parts, Request, refund
 from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.limit import Limit
-from ..core.names import bucket_key, check_entity_id, check_resource
+from ..core.names import bucket_key, check_resource
 from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli, wait_to_ms
 from ..plan import DeleteBuckets, Plan, Settle, Sleep
 from .base import BaseLimiter, check_on_unavailable
@@ -136,5 +136,5 @@ def penalize_plan(
 
 def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[None]:
     """Make the entity's buckets on the resource full again, penalties and debts forgotten. Ancestors keep theirs."""
-    key = bucket_key(limiter.namespace, check_entity_id(entity_id), check_resource(resource))
+    key = bucket_key(limiter.namespace, limiter._stored_id(entity_id), check_resource(resource))
     yield from DeleteBuckets([key])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..core.decide import Answer, Request
+from ..core.names import StoredId
 from ..core.records import BucketRow, Change, Page, Record
 
 T_co = TypeVar("T_co", covariant=True)
@@ -28,6 +29,14 @@ class Settle(Call[Answer]):
 @dataclass(frozen=True, slots=True)
 class Sleep(Call[None]):
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Call[T_co]):
+    """Run a plan, unless the same one is running already for someone else: then wait for its result."""
+
+    key: Hashable
+    plan: Callable[[], Plan[T_co]]
 
 
 class StoreCall(Call[T_co]):
@@ -75,7 +84,7 @@ class ListRecords(StoreCall[Page[Record]]):
 class ListBuckets(StoreCall[Page[BucketRow]]):
     method: ClassVar[str] = "list_buckets"
     namespace: str
-    entity_id: str | None = None
+    entity_id: StoredId | None = None
     resource: str | None = None
     cursor: str | None = None
 

@@ -12,9 +12,12 @@ Rules
 - Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
 - `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
 - No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may
-  then have happened or not), ValidationError when what the URL names cannot be used.
+  then have happened or not), PartlyUnavailable when only a part of it did, ValidationError when what the URL names
+  cannot be used.
 - Buckets that are full again may be forgotten at any time.
-- Keys start with a namespace and a slash. A store keeps namespaces apart by that alone.
+- A page may be empty; the last one is the one without a cursor. `list_buckets` may list a row twice, in any order.
+- Keys start with a namespace and a slash. A store keeps namespaces apart by that alone; the records of one call are of
+  one namespace.
 """
 
 from __future__ import annotations

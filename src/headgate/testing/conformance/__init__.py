@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
             "input",
             "leases",
             "records",
+            "secrets",
             "vectors",
             "waiting",
         )
@@ -40,6 +41,7 @@ from .history import HistoryConformance
 from .input import InputConformance
 from .leases import LeaseConformance
 from .records import RecordConformance
+from .secrets import SecretConformance
 from .vectors import VectorConformance
 from .waiting import WaitingConformance
 
@@ -54,6 +56,7 @@ class StoreConformance(
     ConcurrencyConformance,
     InputConformance,
     RecordConformance,
+    SecretConformance,
     HistoryConformance,
 ):
     """All of it. Subclass it and give it a `url` fixture."""

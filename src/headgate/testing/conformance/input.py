@@ -155,6 +155,8 @@ class InputConformance(Conformance):
             {"store_timeout": 0},
             {"store_timeout": float("inf")},
             {"clock": 5},
+            {"hash_entity_ids": 1},
+            {"hash_entity_ids": b""},
         ):
             with pytest.raises(ValidationError, match=next(iter(bad))):
                 open_limiter(**bad)
