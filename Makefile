@@ -1,5 +1,5 @@
 # Each target does its own set-up: it makes .venv and installs what it needs, with uv if there is one, else pip.
-.PHONY: demo test stress lint format bench clean
+.PHONY: demo test stress lint format bench servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -35,10 +35,10 @@ help:
 demo: .venv/cli
 	$(BIN)/headgate demo
 
-test: lint
+test: lint servers
 	$(BIN)/python -m pytest -n 2
 
-stress: .venv/dev
+stress: .venv/dev servers
 	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load --timeout 600
 
 lint: .venv/dev
@@ -51,8 +51,11 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/bench
+bench: .venv/bench servers
 	$(BIN)/python -m bench
+
+servers:
+	@sh tests/servers/install.sh
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,7 +2,8 @@
 
 Every ```python block of README.md, CONTRIBUTING.md and docs/ is a program of its own, run in an empty folder. It may
 await at the top level. What it prints is held against the comments `# -> ...` on its print lines, if there are any.
-A block marked ```python no-run is not run: for code that needs a network.
+A block marked ```python no-run is not run: for code that needs a network. Where it says redis://localhost:6379/0, a
+server of the tests is used.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def split(page: Path) -> tuple[list[Block], str]:
 BLOCKS = [block for page in PAGES for block in split(page)[0] if block.info.split()[:1] == ["python"]]
 
 
-def execute(block: Block) -> dict[str, Any]:
+def execute(block: Block, redis_url: str = "") -> dict[str, Any]:
     """Run a block; its names. Tracebacks show the line of the page."""
-    source = "\n" * block.line + block.source
+    source = "\n" * block.line + block.source.replace("redis://localhost:6379/0", redis_url)
     code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     names: dict[str, Any] = {"__name__": "snippet"}
     running = eval(code, names)
@@ -96,8 +97,14 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     "block", [block for block in BLOCKS if "no-run" not in block.info.split()], ids=lambda block: block.name
 )
 @pytest.mark.usefixtures("alone")
-def test_snippet(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
-    execute(block)
+def test_snippet(block: Block, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+    redis_url = ""
+    if "redis://localhost" in block.source:
+        server = request.getfixturevalue("redis_server")
+        with server.client() as client:
+            client.flushall()
+        redis_url = server.url
+    execute(block, redis_url)
     expected = EXPECTED.findall(block.source)
     if expected:
         assert capsys.readouterr().out.splitlines() == expected

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.testing.conformance import StoreConformance
+from headgate.testing.servers.redis import RedisCluster, RedisServer
 
 
 class TestMemory(StoreConformance):
@@ -20,3 +21,22 @@ class TestSqlite(StoreConformance):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/headgate.db"
+
+
+class TestRedis(StoreConformance):
+    @pytest.fixture
+    def url(self, redis_server: RedisServer) -> str:
+        with redis_server.client() as client:
+            client.flushdb()
+        return redis_server.url
+
+
+class TestRedisCluster(StoreConformance):
+    """Every entity in a slot of its own, so that every cascade is one across slots."""
+
+    @pytest.fixture
+    def url(self, redis_cluster: RedisCluster) -> str:
+        for server in redis_cluster.servers:
+            with server.client() as client:
+                client.flushdb()
+        return redis_cluster.url

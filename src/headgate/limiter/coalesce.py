@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.decide import Answer, Mode, Request, refund
 from ..core.errors import PartlyUnavailable, RateLimiterUnavailable
+from ..stores import SettledThenCancelled
 
 MAX_BATCH = 512
 
@@ -48,8 +49,8 @@ class _ThreadEntry:
 
 
 class ThreadCoalescer:
-    """Group commit. A thread that finds no leader leads: it sends everything that waits, its own request included,
-    answers the others, and appoints the next leader if more have come in the meantime."""
+    """Group commit. A thread that finds nobody under way sends its own request, and then appoints the first of those
+    who have come in the meantime: it leads, sends everything that waits, answers the others, and so on."""
 
     def __init__(self, settle: Callable[[Sequence[Request]], list[Answer]]) -> None:
         self._settle = settle
@@ -62,14 +63,20 @@ class ThreadCoalescer:
         self._led = False
 
     def settle(self, request: Request) -> Answer:
-        entry = _ThreadEntry(request)
         with self._mutex:
-            self._queue.append(entry)
-            if not self._led:
-                self._led = entry.leads = True
+            alone = not self._led
+            if alone:
+                self._led = True
+            else:
+                entry = _ThreadEntry(request)
+                self._queue.append(entry)
+        if alone:
+            try:
+                return self._settle((request,))[0]
+            finally:
+                self._appoint()
         try:
-            if not entry.leads:
-                entry.gate.acquire()
+            entry.gate.acquire()
             if entry.leads:
                 self._lead(entry)
         except BaseException:
@@ -96,14 +103,18 @@ class ThreadCoalescer:
 
     def _hand_over(self, leader: _ThreadEntry, batch: list[_ThreadEntry]) -> None:
         leader.leads = False
+        for entry in batch:
+            if entry is not leader:
+                entry.gate.release()
+        self._appoint()
+
+    def _appoint(self) -> None:
+        """The next leader, if anybody waits."""
         with self._mutex:
             successor = self._queue[0] if self._queue else None
             self._led = successor is not None
             if successor is not None:
                 successor.leads = True
-        for entry in batch:
-            if entry is not leader:
-                entry.gate.release()
         if successor is not None:
             successor.gate.release()
 
@@ -177,12 +188,29 @@ class TaskCoalescer:
         self._flights: set[asyncio.Task[None]] = set()
 
     async def settle(self, request: Request) -> Answer:
+        if self._together and not self._flying and self._loop is asyncio.get_running_loop():
+            return await self._fly_alone(request)
         entry = self._submit(request)
         try:
             return await entry.future
         except asyncio.CancelledError:
             if request.mode is Mode.TAKE:
                 await _to_the_end(self._undo(entry))
+            raise
+
+    async def _fly_alone(self, request: Request) -> Answer:
+        """Nobody else is there: no need for a task."""
+        self._flying = True
+        try:
+            try:
+                return (await self._settle((request,)))[0]
+            finally:
+                self._flying = False
+                if self._queue:
+                    self._launch(asyncio.get_running_loop())
+        except SettledThenCancelled as settled:
+            if request.mode is Mode.TAKE and settled.answers[0].allowed:
+                await _to_the_end(self._give_back(request))
             raise
 
     def _submit(self, request: Request) -> _TaskEntry:
@@ -224,6 +252,10 @@ class TaskCoalescer:
             except Exception as error:
                 for entry in batch:
                     entry.land(None, error)
+            except SettledThenCancelled as settled:
+                for entry, answer in zip(batch, settled.answers):
+                    entry.land(answer, None)
+                raise
             except BaseException:
                 for entry in batch:
                     entry.land(None, RateLimiterUnavailable("the call was interrupted"))
@@ -241,7 +273,10 @@ class TaskCoalescer:
             entry.landed = asyncio.get_running_loop().create_future()
             await entry.landed
         if entry.answer is not None and entry.answer.allowed:
-            await self._submit(refund(entry.request)).future
+            await self._give_back(entry.request)
+
+    async def _give_back(self, request: Request) -> None:
+        await self._submit(refund(request)).future
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

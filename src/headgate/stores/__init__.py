@@ -7,20 +7,31 @@ from importlib import import_module
 
 from ..core.errors import ValidationError
 from ..core.names import shown_url
-from .contract import AsyncStore, InProcessStore, Store
+from .contract import AsyncStore, InProcessStore, SettledThenCancelled, Store
 from .offload import OffloadedStore
 
 __all__ = [
     "AsyncStore",
     "InProcessStore",
     "OffloadedStore",
+    "SettledThenCancelled",
     "Store",
     "open_async_store",
     "open_store",
     "register_store",
 ]
 
-_BUILT_IN = {"memory": "memory", "sqlite": "sqlite"}
+_BUILT_IN = {
+    "memory": "memory",
+    "sqlite": "sqlite",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+unix": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+}
 _registered: dict[str, tuple[Callable[[str, float], Store], Callable[[str, float], AsyncStore] | None]] = {}
 
 

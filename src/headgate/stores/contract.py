@@ -9,6 +9,7 @@ Everything else (leases, hierarchy, configuration, waiting, coalescing) is built
 Rules
 - A request's decision is `core.decide`, or a script held to it by a differential test.
 - `get_records` sees all keys at one moment, or one after the other in their order.
+- A `settle` that is cancelled either has not happened, or ends with SettledThenCancelled.
 - Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
 - `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
 - No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may
@@ -22,11 +23,20 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
 from ..core.decide import Answer, Parts, Request
 from ..core.records import BucketRow, Change, Page, Record
+
+
+class SettledThenCancelled(asyncio.CancelledError):
+    """A coroutine's `settle` was cancelled when it could not be stopped any more; these are its answers."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        super().__init__()
+        self.answers = answers
 
 
 class Store(Protocol):

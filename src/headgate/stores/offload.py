@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..core.decide import Answer, Request
 from ..core.records import BucketRow, Change, Page, Record
-from .contract import Store
+from .contract import SettledThenCancelled, Store
 
 T = TypeVar("T")
 
@@ -38,13 +38,20 @@ class OffloadedStore:
         if self.in_process:
             return self.blocking.settle(batch, now_ms)
         answers = self._started(self.blocking.settle, batch, now_ms)
-        while True:
+        cancelled = False
+        while not answers.done():
             try:
-                return await asyncio.shield(answers)
+                await asyncio.shield(answers)
             except asyncio.CancelledError:
                 # The thread goes on, and what it takes must be known to be given back.
-                if answers.cancelled():
-                    raise
+                cancelled = True
+            except Exception:
+                break
+        if cancelled:
+            if answers.cancelled() or answers.exception():
+                raise asyncio.CancelledError
+            raise SettledThenCancelled(answers.result())
+        return answers.result()
 
     async def delete_buckets(self, keys: Sequence[str]) -> None:
         await self._call(self.blocking.delete_buckets, keys)

@@ -1,0 +1,198 @@
+"""The store as blocking calls, safe to use from many threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from redis import connection as redis_connection
+from redis import exceptions
+
+from ...core.decide import Answer, Request
+from ...core.records import BucketRow, Change, Page, Record
+from ...plan import Call, Plan, Sleep, run
+from .driver import RESTED_SECONDS, connection, packed, reply_error
+from .exchange import Exchange, HangUp, Lost, Replies, Send
+from .plans import Plans
+from .url import Address, Settings
+
+T = TypeVar("T")
+
+
+class RedisStore:
+    own_clock = True
+    in_process = False
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self._plans = Plans(settings)
+        self._wire = _Wire(settings, timeout_seconds)
+
+    def _run(self, plan: Plan[T]) -> T:
+        return run(plan, _Talk(self._wire).perform)
+
+    def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        address = self._plans.one_server
+        if address is None:
+            return self._run(self._plans.settle_plan(batch, now_ms))
+        # The short cut past the plan, which only has to deal with what goes wrong.
+        encoded = self._plans.encoder.encode(batch, now_ms)
+        talk = _Talk(self._wire)
+        replies = talk.exchange(Send(address, (encoded.arguments,)))
+        if isinstance(replies, list) and isinstance(replies[0], list):
+            return encoded.answers(replies[0])
+        return run(self._plans.settle_encoded_plan(encoded, [replies]), talk.perform)
+
+    def delete_buckets(self, keys: Sequence[str]) -> None:
+        self._run(self._plans.delete_buckets_plan(keys))
+
+    def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]:
+        return self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
+
+    def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
+        return self._run(self._plans.get_records_plan(keys, now_ms))
+
+    def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
+        self._run(self._plans.write_records_plan(changes, now_ms))
+
+    def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
+        return self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
+
+    def setup(self) -> None:
+        self._run(self._plans.setup_plan())
+
+    def ping(self) -> None:
+        self._run(self._plans.ping_plan())
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class _Wire:
+    """Connections at rest, by server."""
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self._settings = settings
+        self.timeout_seconds = timeout_seconds
+        self._pid = os.getpid()
+        self._resting: dict[Address, deque[tuple[Any, float]]] = {}
+        self._closed = False
+
+    def take(self, send: Send, deadline: float) -> Any:
+        """A connection to the server. Raises redis-py's exceptions: nothing was sent."""
+        if self._pid != os.getpid():  # the parent goes on using those
+            self._pid, self._resting = os.getpid(), {}
+        resting = self._resting.get(send.address)
+        while resting:
+            try:
+                found, since = resting.pop()
+            except IndexError:  # another thread was faster
+                break
+            if time.monotonic() - since < RESTED_SECONDS or not _is_dead(found):
+                return found
+            found.disconnect()
+        left = max(deadline - time.monotonic(), 0.001)
+        timeouts = {"socket_connect_timeout": left, "socket_timeout": self.timeout_seconds}
+        made = connection(redis_connection, self._settings, send.address, to_sentinel=send.to_sentinel, **timeouts)
+        made.connect()
+        return made
+
+    def rest(self, address: Address, used: Any) -> None:
+        if self._closed:
+            used.disconnect()
+        else:
+            self._resting.setdefault(address, deque()).append((used, time.monotonic()))
+
+    def hang_up(self, address: Address) -> None:
+        for resting, _ in self._resting.pop(address, ()):
+            resting.disconnect()
+
+    def close(self) -> None:
+        self._closed = True
+        for address in list(self._resting):
+            self.hang_up(address)
+
+
+def _is_dead(resting: Any) -> bool:
+    try:
+        return bool(resting.can_read(timeout=0))  # it says nothing unasked, unless that it is closed
+    except (exceptions.RedisError, OSError):
+        return True
+
+
+class _Talk:
+    """One call of the store, with its deadline."""
+
+    __slots__ = ("_deadline", "_wire")
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._deadline = time.monotonic() + wire.timeout_seconds
+
+    def perform(self, call: Call[Any]) -> Any:
+        if isinstance(call, Exchange):
+            begun = [(send, self._send(send)) for send in call.sends]
+            return [used if isinstance(used, Lost) else self._receive(send, used) for send, used in begun]
+        if isinstance(call, HangUp):
+            return self._wire.hang_up(call.address)
+        assert isinstance(call, Sleep)
+        return time.sleep(min(call.seconds, max(self._left(), 0)))
+
+    def exchange(self, send: Send) -> Replies:
+        used = self._send(send)
+        return used if isinstance(used, Lost) else self._receive(send, used)
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _send(self, send: Send) -> Any:
+        if self._left() <= 0:
+            return self._late(sent=False)
+        try:
+            used = self._wire.take(send, self._deadline)
+        except (exceptions.RedisError, OSError) as error:
+            return Lost(f"cannot be reached: {error}", sent=False, late=self._left() <= 0)
+        try:
+            used.send_packed_command(packed(send.commands), check_health=False)
+        except (exceptions.RedisError, OSError) as error:
+            return self._broken(send, used, error)
+        except BaseException:
+            used.disconnect()
+            raise
+        return used
+
+    def _receive(self, send: Send, used: Any) -> Replies:
+        replies: list[Any] = []
+        try:
+            for _ in send.commands:
+                left = self._left()
+                if left < 0.9 * self._wire.timeout_seconds and not used.can_read(timeout=max(left, 0)):
+                    raise exceptions.TimeoutError
+                try:
+                    replies.append(used.read_response())
+                except exceptions.ResponseError as error:
+                    replies.append(reply_error(error))
+        except exceptions.BusyLoadingError as error:  # redis-py takes it for a broken connection
+            used.disconnect()
+            return replies + [reply_error(error)] * (len(send.commands) - len(replies))
+        except (exceptions.RedisError, OSError) as error:
+            return self._broken(send, used, error)
+        except BaseException:
+            used.disconnect()
+            raise
+        self._wire.rest(send.address, used)
+        return replies
+
+    def _broken(self, send: Send, used: Any, error: Exception) -> Lost:
+        used.disconnect()
+        self._wire.hang_up(send.address)
+        if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
+            return self._late(sent=True)
+        return Lost(f"closed the connection: {error}", sent=True, late=self._left() <= 0)
+
+    def _late(self, *, sent: bool) -> Lost:
+        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=True)

@@ -1,0 +1,254 @@
+"""The same for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, TypeVar
+
+from redis import exceptions
+from redis.asyncio import connection as redis_connection
+
+from ...core.decide import Answer, Request
+from ...core.records import BucketRow, Change, Page, Record
+from ...plan import Call, Plan, Sleep, arun
+from ..contract import SettledThenCancelled
+from .driver import RESTED_SECONDS, connection, packed, reply_error
+from .exchange import Exchange, HangUp, Lost, Replies, Send
+from .plans import Plans
+from .url import Address, Settings
+
+T = TypeVar("T")
+
+
+class AsyncRedisStore:
+    own_clock = True
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self._plans = Plans(settings)
+        self._wire = _Wire(settings, timeout_seconds)
+
+    async def _run(self, plan: Plan[T]) -> T:
+        return await arun(plan, _Talk(self._wire).perform)
+
+    async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        talk = _Talk(self._wire, to_the_end=True)
+        try:
+            answers = await self._settle(batch, now_ms, talk)
+        except Exception as error:
+            if talk.cancelled:
+                raise asyncio.CancelledError from error
+            raise
+        if talk.cancelled:
+            raise SettledThenCancelled(answers)
+        return answers
+
+    async def _settle(self, batch: Sequence[Request], now_ms: int | None, talk: _Talk) -> list[Answer]:
+        address = self._plans.one_server
+        if address is None:
+            return await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
+        # The short cut past the plan, which only has to deal with what goes wrong.
+        encoded = self._plans.encoder.encode(batch, now_ms)
+        (replies,) = await talk.exchange((Send(address, (encoded.arguments,)),))
+        if isinstance(replies, list) and isinstance(replies[0], list):
+            return encoded.answers(replies[0])
+        return await arun(self._plans.settle_encoded_plan(encoded, [replies]), talk.perform)
+
+    async def delete_buckets(self, keys: Sequence[str]) -> None:
+        await self._run(self._plans.delete_buckets_plan(keys))
+
+    async def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]:
+        return await self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
+
+    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
+        return await self._run(self._plans.get_records_plan(keys, now_ms))
+
+    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
+        await self._run(self._plans.write_records_plan(changes, now_ms))
+
+    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
+        return await self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
+
+    async def setup(self) -> None:
+        await self._run(self._plans.setup_plan())
+
+    async def ping(self) -> None:
+        await self._run(self._plans.ping_plan())
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+class _Wire:
+    """Connections at rest, by server. They belong to an event loop."""
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self._settings = settings
+        self.timeout_seconds = timeout_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._resting: dict[Address, deque[tuple[Any, float]]] = {}
+        self._guard: AsyncGenerator[None, None] | None = None
+        self._closed = False
+
+    async def take(self, send: Send) -> Any:
+        """A connection to the server. Raises redis-py's exceptions: nothing was sent."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._resting = loop, {}
+            self._guard = self._until_the_loop_ends()
+            await self._guard.__anext__()
+        resting = self._resting.get(send.address)
+        while resting:
+            found, since = resting.pop()
+            if time.monotonic() - since < RESTED_SECONDS or not await _is_dead(found):
+                return found
+            await found.disconnect(nowait=True)
+        timeouts = {"socket_connect_timeout": None, "socket_timeout": None}  # there is one around all of it
+        made = connection(redis_connection, self._settings, send.address, to_sentinel=send.to_sentinel, **timeouts)
+        await made.connect()
+        return made
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        """An event loop ends the generators begun in it before it closes; later its connections could not be closed."""
+        try:
+            yield
+        finally:
+            await self._hang_up_all()
+
+    async def rest(self, address: Address, used: Any) -> None:
+        if self._closed:
+            await used.disconnect()
+        else:
+            self._resting.setdefault(address, deque()).append((used, time.monotonic()))
+
+    async def hang_up(self, address: Address) -> None:
+        for resting, _ in self._resting.pop(address, ()):
+            await resting.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._loop is asyncio.get_running_loop():
+            await self._hang_up_all()
+
+    async def _hang_up_all(self) -> None:
+        for address in list(self._resting):
+            await self.hang_up(address)
+
+
+async def _is_dead(resting: Any) -> bool:
+    look = getattr(resting, "can_read", None) or resting.can_read_destructive
+    try:
+        return bool(await look())
+    except (exceptions.RedisError, OSError):
+        return True
+
+
+class _Alarm:
+    """Interrupts the task inside it after so many seconds."""
+
+    __slots__ = ("_handle", "_seconds", "_task", "rang")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.rang = False
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._ring)
+
+    def _ring(self) -> None:
+        self.rang = True
+        assert self._task is not None
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self._handle.cancel()
+        if self.rang and self._task is not None and hasattr(self._task, "uncancel"):
+            self._task.uncancel()
+        return self.rang and kind is asyncio.CancelledError
+
+
+class _Talk:
+    """One call of the store, with its deadline. `to_the_end`: once sent, it is not cancelled."""
+
+    __slots__ = ("_deadline", "_to_the_end", "_wire", "cancelled")
+
+    def __init__(self, wire: _Wire, *, to_the_end: bool = False) -> None:
+        self._wire = wire
+        self._to_the_end = to_the_end
+        self.cancelled = False
+        self._deadline = time.monotonic() + wire.timeout_seconds
+
+    async def perform(self, call: Call[Any]) -> Any:
+        if isinstance(call, Exchange):
+            return await self.exchange(call.sends)
+        if isinstance(call, HangUp):
+            return await self._wire.hang_up(call.address)
+        assert isinstance(call, Sleep)
+        return await asyncio.sleep(min(call.seconds, max(self._left(), 0)))
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    async def exchange(self, sends: Sequence[Send]) -> list[Replies]:
+        results: dict[int, Replies] = {}
+        used: dict[int, Any] = {}
+        alarm = _Alarm(self._left())
+        try:
+            with alarm:
+                for number, send in enumerate(sends):
+                    begun = await self._send(send, number, used)
+                    if begun is not None:
+                        results[number] = begun
+                for number in list(used):
+                    results[number] = await self._receive(sends[number], used[number], alarm)
+                    del used[number]
+        finally:
+            for connected in used.values():  # late, or cancelled: what they reply now nobody waits for
+                await connected.disconnect(nowait=True)
+        return [results.get(number) or self._late(sent=number in used) for number in range(len(sends))]
+
+    async def _send(self, send: Send, number: int, used: dict[int, Any]) -> Lost | None:
+        try:
+            connected = await self._wire.take(send)
+        except (exceptions.RedisError, OSError) as error:
+            return Lost(f"cannot be reached: {error}", sent=False)
+        used[number] = connected
+        try:
+            await connected.send_packed_command(packed(send.commands), check_health=False)
+        except (exceptions.RedisError, OSError) as error:
+            del used[number]
+            return await self._broken(send, connected, error)
+        return None
+
+    async def _receive(self, send: Send, connected: Any, alarm: _Alarm) -> Replies:
+        replies: list[Any] = []
+        try:
+            while len(replies) < len(send.commands):
+                try:
+                    replies.append(await connected.read_response(disconnect_on_error=False))
+                except exceptions.ResponseError as error:
+                    replies.append(reply_error(error))
+                except asyncio.CancelledError:
+                    if alarm.rang or not self._to_the_end:
+                        raise
+                    self.cancelled = True
+        except exceptions.BusyLoadingError as error:  # redis-py takes it for a broken connection
+            await connected.disconnect(nowait=True)
+            return replies + [reply_error(error)] * (len(send.commands) - len(replies))
+        except (exceptions.RedisError, OSError) as error:
+            return await self._broken(send, connected, error)
+        await self._wire.rest(send.address, connected)
+        return replies
+
+    async def _broken(self, send: Send, connected: Any, error: Exception) -> Lost:
+        await connected.disconnect(nowait=True)
+        await self._wire.hang_up(send.address)
+        return Lost(f"closed the connection: {error}", sent=True)
+
+    def _late(self, *, sent: bool) -> Lost:
+        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=True)

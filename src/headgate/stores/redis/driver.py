@@ -1,0 +1,65 @@
+"""What the two transports share of redis-py: how to connect, and what its exceptions mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.errors import ValidationError
+from .exchange import Arguments, ReplyError
+from .url import Address, Settings
+
+try:
+    from hiredis import pack_command
+    from redis import exceptions
+except ImportError as error:
+    raise ValidationError("a Redis store needs redis-py and hiredis: pip install 'headgate[redis]'") from error
+
+# A connection that rested for so long may have been closed by the server: look before using it.
+RESTED_SECONDS = 1.0
+
+_CODES: dict[type[Exception], str] = {
+    exceptions.NoScriptError: "NOSCRIPT",
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.MovedError: "MOVED",
+    exceptions.AskError: "ASK",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.BusyLoadingError: "LOADING",
+    exceptions.NoPermissionError: "NOPERM",
+}
+
+
+def connection(module: Any, settings: Settings, address: Address, *, to_sentinel: bool, **timeouts: Any) -> Any:
+    """A connection of redis-py, not connected yet. `module` is redis.connection or redis.asyncio.connection."""
+    options: dict[str, Any] = {"protocol": 2, **timeouts}
+    if to_sentinel:
+        options |= {"username": settings.sentinel_username, "password": settings.sentinel_password}
+    else:
+        options |= {"username": settings.username, "password": settings.password, "db": settings.db}
+    host, port = address
+    if not port:
+        return module.UnixDomainSocketConnection(path=host, **options)
+    options |= {"host": host, "port": port, "socket_keepalive": True}
+    if settings.tls is None:
+        return module.Connection(**options)
+    return module.SSLConnection(**options, **settings.tls)
+
+
+def packed(commands: Sequence[Arguments]) -> list[bytes]:
+    """As they go over the wire. The connections of redis-py can do it too, those for coroutines in slow Python."""
+    return [pack_command(command) for command in commands]  # type: ignore[arg-type]  # declared as a tuple of one
+
+
+def reply_error(error: Exception) -> ReplyError:
+    """redis-py's exception for an error reply. It keeps the reply's code as a class, or as the first word."""
+    text = str(error)
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return ReplyError(code, text.removeprefix(f"{code} "))
+    if " -READONLY " in text or " -OOM " in text:  # Redis 6 tells what a script ran into in the middle of the text
+        text = text[text.rindex(" -") + 2 :]
+    code, _, rest = text.partition(" ")
+    return ReplyError(code, rest) if code.isupper() and code.isalpha() else ReplyError("ERR", text)

@@ -1,0 +1,81 @@
+"""What is where in Redis, and in which slot of a cluster.
+
+    headgate:{namespace}:entity#resource        all buckets of an entity on a resource (settle.lua)
+    headgate:{namespace}:records                records by key (write.lua)
+    headgate:{namespace}:records:keys           their keys in order
+    headgate:{namespace}:records:expiring       when they expire
+    headgate:{...}:birth                        since when the store remembers, for a cold start
+
+What is in braces decides the slot. A cluster has each entity in a slot of its own, or a tenant, or the namespace.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+Together: TypeAlias = Literal["entity", "tenant", "namespace"]
+SLOTS = 16_384
+
+
+class Keys:
+    def __init__(self, together: Together, *, clustered: bool) -> None:
+        self._together = together
+        self._clustered = clustered
+        self._together_all = together == "namespace"
+
+    def row(self, bucket_key: str) -> str:
+        """The key of the row of `namespace/entity#resource` (core.names.bucket_key)."""
+        namespace, _, rest = bucket_key.partition("/")
+        if self._together_all:
+            return f"headgate:{{{namespace}}}:{rest}"
+        tag, inside, after = rest.partition("#")
+        if self._together == "tenant":
+            tenant, colon, member = tag.partition(":")
+            return f"headgate:{namespace}:{{{tenant}}}{colon}{member}#{after}"
+        return f"headgate:{namespace}:{{{tag}}}{inside}{after}"
+
+    def pattern(self, namespace: str, entity_id: str | None, resource: str | None) -> str:
+        """What SCAN has to match; in no identifier is anything that a pattern gives a meaning to."""
+        if entity_id is None and self._together == "tenant":
+            return f"headgate:{namespace}:{{*}}*#{resource or '*'}"
+        return self.row(f"{namespace}/{entity_id or '*'}#{resource or '*'}")
+
+    def parse(self, namespace: str, row_key: str) -> tuple[str, str]:
+        """Entity and resource of a row."""
+        plain = row_key.replace("{", "").replace("}", "")
+        entity_id, _, resource = plain.removeprefix(f"headgate:{namespace}:").partition("#")
+        return entity_id, resource
+
+    def records(self, namespace: str) -> tuple[str, str, str]:
+        base = f"headgate:{{{namespace}}}:records"
+        return base, f"{base}:keys", f"{base}:expiring"
+
+    def birth(self, slot: int) -> str:
+        return f"headgate:{{{tag_of_slot(slot)}}}:birth" if self._clustered else "headgate:birth"
+
+    def slot(self, key: str) -> int:
+        return slot_of(key) if self._clustered else 0
+
+
+def slot_of(key: str) -> int:
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tag = key[start + 1 : end] if start >= 0 and end > start + 1 else key
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
+@lru_cache(1)
+def _tags() -> dict[int, str]:
+    tags: dict[int, str] = {}
+    number = 0
+    while len(tags) < SLOTS:
+        tags.setdefault(slot_of(str(number)), str(number))
+        number += 1
+    return tags
+
+
+def tag_of_slot(slot: int) -> str:
+    """The smallest number that lies in a slot."""
+    return _tags()[slot]

@@ -1,0 +1,126 @@
+"""A batch over many slots of a cluster.
+
+A script sees one slot. A request whose keys all lie in one is decided there, in one step. One that spans several (a
+cascade whose links are apart) is decided in each of them, and if any refuses, what the others took is given back: it
+is never oversold, and after a refusal nothing stays taken. In between, others may be refused for tokens that were
+about to come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from ...core.decide import TAKE, Answer, Level, Parts, Request, refund
+from ...core.errors import PartlyUnavailable, RateLimiterUnavailable
+from ...plan import Plan
+from .keys import Keys
+
+log = logging.getLogger("headgate")
+
+Answered: TypeAlias = "Answer | RateLimiterUnavailable"
+# Callers of one kind go on sharing their parts, so that those who meet at an ancestor are told there once.
+_Shared: TypeAlias = "dict[tuple[int, tuple[int, ...]], tuple[list[int], Parts]]"
+SettleSlots: TypeAlias = (
+    "Callable[[dict[int, Sequence[Request]], int | None], Plan[list[list[Answer] | RateLimiterUnavailable]]]"
+)
+
+
+class _Piece:
+    """What of a request lies in one slot. `places`: of its parts among the request's."""
+
+    __slots__ = ("answered", "places", "request", "slot")
+
+    def __init__(self, slot: int, request: Request, places: Sequence[int]) -> None:
+        self.slot = slot
+        self.request = request
+        self.places = places
+        self.answered: Answered = RateLimiterUnavailable("not asked")
+
+    @property
+    def taken(self) -> bool:
+        return isinstance(self.answered, Answer) and self.answered.allowed
+
+
+def settle_split_plan(
+    settle_slots: SettleSlots, keys: Keys, batch: Sequence[Request], now_ms: int | None
+) -> Plan[list[Answer]]:
+    shared: _Shared = {}
+    split = [_pieces(request, keys, shared) for request in batch]
+    yield from _settle_pieces_plan(settle_slots, (piece for pieces in split for piece in pieces), now_ms)
+    yield from _give_back_plan(settle_slots, split, now_ms)
+    answers = [_joined(request, pieces) for request, pieces in zip(batch, split)]
+    lost = [answer for answer in answers if isinstance(answer, RateLimiterUnavailable)]
+    if len(lost) == len(batch):
+        raise lost[0]
+    if lost:
+        raise PartlyUnavailable(lost[0], [answer if isinstance(answer, Answer) else None for answer in answers])
+    return [answer for answer in answers if isinstance(answer, Answer)]
+
+
+def _pieces(request: Request, keys: Keys, shared: _Shared) -> list[_Piece]:
+    slots = [keys.slot(keys.row(key)) for key in request.keys]
+    if len(set(slots)) == 1:
+        return [_Piece(slots[0], request, range(len(request.parts)))]
+    pieces = []
+    for slot in sorted(set(slots)):
+        levels = tuple(level for level, at in enumerate(slots) if at == slot)
+        kind = (id(request.parts), levels)
+        if kind not in shared:
+            shared[kind] = _parts_at(request.parts, levels)
+        places, parts = shared[kind]
+        if parts:
+            of_slot = request._replace(keys=tuple(request.keys[level] for level in levels), parts=parts)
+            pieces.append(_Piece(slot, of_slot, places))
+    return pieces
+
+
+def _parts_at(parts: Parts, levels: tuple[int, ...]) -> tuple[list[int], Parts]:
+    places = [place for place, part in enumerate(parts) if part.level in levels]
+    return places, tuple(parts[place]._replace(level=levels.index(parts[place].level)) for place in places)
+
+
+def _settle_pieces_plan(settle_slots: SettleSlots, pieces: Iterable[_Piece], now_ms: int | None) -> Plan[None]:
+    by_slot: dict[int, list[_Piece]] = {}
+    for piece in pieces:
+        by_slot.setdefault(piece.slot, []).append(piece)
+    if not by_slot:
+        return
+    batches: dict[int, Sequence[Request]] = {slot: [piece.request for piece in of] for slot, of in by_slot.items()}
+    results = yield from settle_slots(batches, now_ms)
+    for of_slot, result in zip(by_slot.values(), results):
+        for number, piece in enumerate(of_slot):
+            piece.answered = result if isinstance(result, RateLimiterUnavailable) else result[number]
+
+
+def _give_back_plan(settle_slots: SettleSlots, split: list[list[_Piece]], now_ms: int | None) -> Plan[None]:
+    """Undo what was taken for requests that did not get everything. What got no answer may not have been taken."""
+    undone = [
+        _Piece(piece.slot, refund(piece.request), piece.places)
+        for pieces in split
+        if len(pieces) > 1 and pieces[0].request.mode is TAKE and not all(piece.taken for piece in pieces)
+        for piece in pieces
+        if piece.taken
+    ]
+    yield from _settle_pieces_plan(settle_slots, undone, now_ms)
+    for piece in undone:
+        if isinstance(piece.answered, RateLimiterUnavailable):
+            log.warning("a part of a refused request could not be given back: %s", piece.answered)
+
+
+def _joined(request: Request, pieces: list[_Piece]) -> Answered:
+    if len(pieces) == 1:
+        return pieces[0].answered
+    allowed = all(piece.taken for piece in pieces)
+    levels: list[Level] = [(0, 0)] * len(request.parts)
+    longest: int | None = 0
+    for piece in pieces:
+        answer = piece.answered
+        if isinstance(answer, RateLimiterUnavailable):
+            return answer
+        given_back = request.mode is TAKE and answer.allowed and not allowed
+        for place, (available_milli, wait_ms) in zip(piece.places, answer.levels):
+            levels[place] = (available_milli + (request.parts[place].amount_milli if given_back else 0), wait_ms)
+        longest = None if longest is None or answer.wait_ms is None else max(longest, answer.wait_ms)
+    return Answer(allowed, longest, levels)
