@@ -34,22 +34,18 @@ class RateLimiter(BaseLimiter):
     def _open(self) -> None:
         store = self._store = open_async_store(self.url, self._store_timeout)
         self._once = TaskOnce()
-        self._direct = None
+        self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
         if isinstance(store, OffloadedStore) and store.in_process:
             self._take = cast(InProcessStore, store.blocking).take
-            self._direct = settler(store.blocking.settle, self._now_ms)
-        self._coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
+            self._settle = _at_once(settler(store.blocking.settle, self._now_ms))
+        else:
+            self._settle = TaskCoalescer(self._settle_batch, together=self._coalesce).settle
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     async def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
         return await self._store.settle(batch, self._now_ms())
-
-    async def _settle(self, request: Request) -> Answer:
-        if self._direct is not None:
-            return self._direct(request)
-        return await self._coalescer.settle(request)
 
     async def _perform(self, call: Call[Any]) -> Any:
         self._check_open()
@@ -188,6 +184,13 @@ class RateLimiter(BaseLimiter):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _at_once(settle: Callable[[Request], Answer]) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+    async def settled(request: Request) -> Answer:
+        return settle(request)
+
+    return settled
 
 
 class _Acquire(AbstractAsyncContextManager[Lease]):

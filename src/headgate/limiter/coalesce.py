@@ -185,10 +185,11 @@ class TaskCoalescer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: list[_TaskEntry] = []
         self._flying = False
+        self._alone = False  # the last flight had one request
         self._flights: set[asyncio.Task[None]] = set()
 
     async def settle(self, request: Request) -> Answer:
-        if self._together and not self._flying and self._loop is asyncio.get_running_loop():
+        if self._alone and not self._flying and self._loop is asyncio.get_running_loop():
             return await self._fly_alone(request)
         entry = self._submit(request)
         try:
@@ -199,7 +200,8 @@ class TaskCoalescer:
             raise
 
     async def _fly_alone(self, request: Request) -> Answer:
-        """Nobody else is there: no need for a task."""
+        """As long as nobody else comes, there is no need for a task, and for the turn of the loop until it starts. If
+        others do come, that turn is what lets all who were answered together leave together again."""
         self._flying = True
         try:
             try:
@@ -244,6 +246,7 @@ class TaskCoalescer:
             batch, self._queue = self._queue[:size], self._queue[size:]
             for entry in batch:
                 entry.sent = True
+            self._alone = self._together and len(batch) == 1
             try:
                 answers = await self._settle([entry.request for entry in batch])
             except PartlyUnavailable as partial:

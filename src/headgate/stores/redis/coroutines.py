@@ -51,7 +51,7 @@ class AsyncRedisStore:
             return await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
         # The short cut past the plan, which only has to deal with what goes wrong.
         encoded = self._plans.encoder.encode(batch, now_ms)
-        (replies,) = await talk.exchange((Send(address, (encoded.arguments,)),))
+        replies = await talk.ask(Send(address, (encoded.arguments,)))
         if isinstance(replies, list) and isinstance(replies[0], list):
             return encoded.answers(replies[0])
         return await arun(self._plans.settle_encoded_plan(encoded, [replies]), talk.perform)
@@ -91,6 +91,7 @@ class _Wire:
         self.timeout_seconds = timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resting: dict[Address, deque[tuple[Any, float]]] = {}
+        self.watch = _Watch()
         self._guard: AsyncGenerator[None, None] | None = None
         self._closed = False
 
@@ -119,9 +120,17 @@ class _Wire:
         finally:
             await self._hang_up_all()
 
+    def take_at_rest(self, address: Address) -> Any:
+        """A connection that was used a moment ago, or None."""
+        if asyncio.get_running_loop() is self._loop:
+            resting = self._resting.get(address)
+            if resting and time.monotonic() - resting[-1][1] < RESTED_SECONDS:
+                return resting.pop()[0]
+        return None
+
     async def rest(self, address: Address, used: Any) -> None:
         if self._closed:
-            await used.disconnect()
+            await used.disconnect(nowait=True)
         else:
             self._resting.setdefault(address, deque()).append((used, time.monotonic()))
 
@@ -147,26 +156,65 @@ async def _is_dead(resting: Any) -> bool:
         return True
 
 
+class _Watch:
+    """One timer of the event loop for the deadlines of all calls under way: most are met, and a timer each would cost
+    more than what it guards."""
+
+    def __init__(self) -> None:
+        self._alarms: set[_Alarm] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def add(self, alarm: _Alarm) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._timer = loop, None
+            self._alarms.clear()
+        self._alarms.add(alarm)
+        if self._timer is None or self._timer.when() > alarm.at:
+            self._set(alarm.at)
+
+    def discard(self, alarm: _Alarm) -> None:
+        self._alarms.discard(alarm)
+
+    def _set(self, at: float) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        self._timer = None
+        now = self._loop.time()
+        for alarm in [alarm for alarm in self._alarms if alarm.at <= now]:
+            self._alarms.discard(alarm)
+            alarm.ring()
+        if self._alarms:
+            self._set(min(alarm.at for alarm in self._alarms))
+
+
 class _Alarm:
     """Interrupts the task inside it after so many seconds."""
 
-    __slots__ = ("_handle", "_seconds", "_task", "rang")
+    __slots__ = ("_task", "_watch", "at", "rang")
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, watch: _Watch, seconds: float) -> None:
+        self._watch = watch
         self.rang = False
+        self.at = asyncio.get_running_loop().time() + seconds
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
-        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._ring)
+        self._watch.add(self)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         self.rang = True
         assert self._task is not None
         self._task.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._handle.cancel()
+        self._watch.discard(self)
         if self.rang and self._task is not None and hasattr(self._task, "uncancel"):
             self._task.uncancel()
         return self.rang and kind is asyncio.CancelledError
@@ -194,10 +242,29 @@ class _Talk:
     def _left(self) -> float:
         return self._deadline - time.monotonic()
 
+    async def ask(self, send: Send) -> Replies:
+        """`exchange` with one server, with nothing in the way as long as all goes well."""
+        connected = self._wire.take_at_rest(send.address)
+        if connected is None:
+            return (await self.exchange((send,)))[0]
+        replies: Replies | None = None
+        alarm = _Alarm(self._wire.watch, self._left())
+        try:
+            with alarm:
+                await connected.send_packed_command(packed(send.commands), check_health=False)
+                replies = await self._receive(send, connected, alarm)
+                connected = None
+        except (exceptions.RedisError, OSError) as error:
+            replies = await self._broken(send, connected, error)
+        finally:
+            if connected is not None:
+                await connected.disconnect(nowait=True)
+        return replies or self._late(sent=True)
+
     async def exchange(self, sends: Sequence[Send]) -> list[Replies]:
         results: dict[int, Replies] = {}
         used: dict[int, Any] = {}
-        alarm = _Alarm(self._left())
+        alarm = _Alarm(self._wire.watch, self._left())
         try:
             with alarm:
                 for number, send in enumerate(sends):

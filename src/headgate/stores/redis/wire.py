@@ -12,7 +12,7 @@ from struct import pack
 from typing import TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import PEEK, TAKE, Answer, Mode, Parts, Request, decide
+from ...core.decide import PEEK, PENALIZE, TAKE, Answer, Mode, Parts, Request, decide
 from ...core.limit import Limit
 from .exchange import Arguments
 from .keys import Keys
@@ -53,6 +53,10 @@ class Batch:
         return all(entry.request.mode in (TAKE, PEEK) for entry in self._entries)
 
     def answers(self, reply: list[int]) -> list[Answer]:
+        if len(reply) == 2:  # a plain take that passed, and nothing else
+            (entry,) = self._entries
+            if len(entry.members) == 1:
+                return [Answer(True, 0, ((reply[1], 0),))]
         answers: list[Answer] = [None] * self._size  # type: ignore[list-item]  # all of them are set below
         at = 0
         for entry in self._entries:
@@ -89,19 +93,20 @@ class Encoder:
     def __init__(self, keys: Keys, cold_milli: int) -> None:
         self._keys = keys
         self._cold_milli = cold_milli
+        self._lone_head = _doubles(0, cold_milli, *_ONE_RUN)
         self._kinds: dict[tuple[int, ...], tuple[Parts, _Kind]] = {}
 
     def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> Batch:
         if len(requests) == 1:
-            entries, kinds, runs = [_Entry(requests[0], 1, 0)], self._kind(requests[0])[1], _ONE_RUN
+            entries, kinds = [_Entry(requests[0], 1, 0)], self._kind(requests[0])[1]
+            head = self._lone_head if now_ms is None else _doubles(now_ms, self._cold_milli, *_ONE_RUN)
         else:
             entries, kinds = self._merged(requests)
-            runs = _runs(entries)
+            head = _doubles(now_ms or 0, self._cold_milli, *_runs(entries))
         row = self._keys.row
         keys = [row(key) for entry in entries for key in entry.request.keys]
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
-        head = _doubles(now_ms or 0, self._cold_milli, *runs)
         return Batch(entries, len(requests), ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *kinds))
 
     def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], _Kind]:
@@ -109,13 +114,16 @@ class Encoder:
         kinds: list[bytes | str] = []
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
+        kind, last_mode, last_parts, last_wait_ms = 0, None, None, 0
         for member, request in enumerate(requests):
-            place, described = self._kind(request)
-            kind = numbers.get(place)
-            if kind is None:
-                kind = numbers[place] = len(numbers) + 1
-                kinds += described
-            keys = request.keys
+            mode, keys, parts, max_wait_ms, _, _ = request
+            if parts is not last_parts or mode is not last_mode or max_wait_ms != last_wait_ms or mode is PENALIZE:
+                last_mode, last_parts, last_wait_ms = mode, parts, max_wait_ms
+                place, described = self._kind(request)
+                kind = numbers.get(place, 0)
+                if not kind:
+                    kind = numbers[place] = len(numbers) + 1
+                    kinds += described
             entry = latest.get(keys[0])
             if entry is not None and entry.kind == kind and _may_join(request, entry, latest):
                 entry.members.append(member)
