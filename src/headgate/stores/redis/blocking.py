@@ -14,8 +14,8 @@ from redis import exceptions
 from ...core.decide import Answer, Request
 from ...core.records import BucketRow, Change, Page, Record
 from ...plan import Call, Plan, Sleep, run
-from .driver import RESTED_SECONDS, connection, packed, reply_error
-from .exchange import Exchange, HangUp, Lost, Replies, Send
+from .driver import RESTED_SECONDS, connection, pack_command, packed, reply_error
+from .exchange import Arguments, Exchange, HangUp, Lost, Replies, Send
 from .plans import Plans
 from .url import Address, Settings
 
@@ -40,10 +40,11 @@ class RedisStore:
         # The short cut past the plan, which only has to deal with what goes wrong.
         encoded = self._plans.encoder.encode(batch, now_ms)
         talk = _Talk(self._wire)
-        replies = talk.exchange(Send(address, (encoded.arguments,)))
-        if isinstance(replies, list) and isinstance(replies[0], list):
-            return encoded.answers(replies[0])
-        return run(self._plans.settle_encoded_plan(encoded, [replies]), talk.perform)
+        reply = talk.ask(address, encoded.arguments)
+        if reply.__class__ is list:
+            return encoded.answers(reply)
+        first: Replies = reply if isinstance(reply, Lost) else [reply]
+        return run(self._plans.settle_encoded_plan(encoded, [first]), talk.perform)
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
         self._run(self._plans.delete_buckets_plan(keys))
@@ -101,11 +102,28 @@ class _Wire:
         made.connect()
         return made
 
+    def take_at_rest(self, address: Address) -> Any:
+        """A connection that was used a moment ago, or None."""
+        resting = self._resting.get(address)
+        if not resting or self._pid != os.getpid():
+            return None
+        try:
+            found, since = resting.pop()
+        except IndexError:  # another thread was faster
+            return None
+        if time.monotonic() - since < RESTED_SECONDS:
+            return found
+        resting.append((found, since))
+        return None
+
     def rest(self, address: Address, used: Any) -> None:
         if self._closed:
             used.disconnect()
-        else:
-            self._resting.setdefault(address, deque()).append((used, time.monotonic()))
+            return
+        resting = self._resting.get(address)
+        if resting is None:
+            resting = self._resting.setdefault(address, deque())
+        resting.append((used, time.monotonic()))
 
     def hang_up(self, address: Address) -> None:
         for resting, _ in self._resting.pop(address, ()):
@@ -142,9 +160,28 @@ class _Talk:
         assert isinstance(call, Sleep)
         return time.sleep(min(call.seconds, max(self._left(), 0)))
 
-    def exchange(self, send: Send) -> Replies:
-        used = self._send(send)
-        return used if isinstance(used, Lost) else self._receive(send, used)
+    def ask(self, address: Address, arguments: Arguments) -> Any:
+        """The reply to one command, or Lost: an exchange, with nothing in the way as long as all goes well."""
+        used = self._wire.take_at_rest(address)
+        send = Send(address, (arguments,))
+        if used is None:
+            (replies,) = self.perform(Exchange((send,)))
+            return replies if isinstance(replies, Lost) else replies[0]
+        try:
+            used.send_packed_command((pack_command(arguments),), check_health=False)
+            reply = used.read_response()
+        except exceptions.ResponseError as error:
+            reply = reply_error(error)
+        except exceptions.BusyLoadingError as error:  # redis-py takes it for a broken connection
+            used.disconnect()
+            return reply_error(error)
+        except (exceptions.RedisError, OSError) as error:
+            return self._broken(send, used, error)
+        except BaseException:
+            used.disconnect()
+            raise
+        self._wire.rest(address, used)
+        return reply
 
     def _left(self) -> float:
         return self._deadline - time.monotonic()

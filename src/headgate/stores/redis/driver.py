@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.errors import ValidationError
@@ -10,10 +10,12 @@ from .exchange import Arguments, ReplyError
 from .url import Address, Settings
 
 try:
-    from hiredis import pack_command
+    import hiredis
     from redis import exceptions
 except ImportError as error:
     raise ValidationError("a Redis store needs redis-py and hiredis: pip install 'headgate[redis]'") from error
+
+pack_command: Callable[[Arguments], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared for one word
 
 # A connection that rested for so long may have been closed by the server: look before using it.
 RESTED_SECONDS = 1.0
@@ -50,7 +52,7 @@ def connection(module: Any, settings: Settings, address: Address, *, to_sentinel
 
 def packed(commands: Sequence[Arguments]) -> list[bytes]:
     """As they go over the wire. The connections of redis-py can do it too, those for coroutines in slow Python."""
-    return [pack_command(command) for command in commands]  # type: ignore[arg-type]  # declared as a tuple of one
+    return [pack_command(command) for command in commands]
 
 
 def reply_error(error: Exception) -> ReplyError:
