@@ -37,8 +37,10 @@ class RedisStore:
         address = self._plans.one_server
         if address is None:
             return self._run(self._plans.settle_plan(batch, now_ms))
-        # The short cut past the plan, which only has to deal with what goes wrong.
         encoded = self._plans.encoder.encode(batch, now_ms)
+        if not encoded.repeatable:
+            return self._run(self._plans.settle_encoded_plan(encoded))
+        # The short cut past the plan, which only has to deal with what goes wrong.
         talk = _Talk(self._wire)
         reply = talk.ask(address, encoded.arguments)
         if reply.__class__ is list:
@@ -90,10 +92,10 @@ class _Wire:
         resting = self._resting.get(send.address)
         while resting:
             try:
-                found, since = resting.pop()
+                found, _ = resting.pop()
             except IndexError:  # another thread was faster
                 break
-            if time.monotonic() - since < RESTED_SECONDS or not _is_dead(found):
+            if not _is_dead(found):
                 return found
             found.disconnect()
         left = max(deadline - time.monotonic(), 0.001)
@@ -103,7 +105,7 @@ class _Wire:
         return made
 
     def take_at_rest(self, address: Address) -> Any:
-        """A connection that was used a moment ago, or None."""
+        """A connection that was used a moment ago, or None. The server may have closed it: nobody looks."""
         resting = self._resting.get(address)
         if not resting or self._pid != os.getpid():
             return None

@@ -49,8 +49,10 @@ class AsyncRedisStore:
         address = self._plans.one_server
         if address is None:
             return await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
-        # The short cut past the plan, which only has to deal with what goes wrong.
         encoded = self._plans.encoder.encode(batch, now_ms)
+        if not encoded.repeatable:
+            return await arun(self._plans.settle_encoded_plan(encoded), talk.perform)
+        # The short cut past the plan, which only has to deal with what goes wrong.
         replies = await talk.ask(Send(address, (encoded.arguments,)))
         if isinstance(replies, list) and isinstance(replies[0], list):
             return encoded.answers(replies[0])
@@ -104,8 +106,8 @@ class _Wire:
             await self._guard.__anext__()
         resting = self._resting.get(send.address)
         while resting:
-            found, since = resting.pop()
-            if time.monotonic() - since < RESTED_SECONDS or not await _is_dead(found):
+            found, _ = resting.pop()
+            if not await _is_dead(found):
                 return found
             await found.disconnect(nowait=True)
         timeouts = {"socket_connect_timeout": None, "socket_timeout": None}  # there is one around all of it
@@ -121,7 +123,7 @@ class _Wire:
             await self._hang_up_all()
 
     def take_at_rest(self, address: Address) -> Any:
-        """A connection that was used a moment ago, or None."""
+        """A connection that was used a moment ago, or None. The server may have closed it: nobody looks."""
         if asyncio.get_running_loop() is self._loop:
             resting = self._resting.get(address)
             if resting and time.monotonic() - resting[-1][1] < RESTED_SECONDS:

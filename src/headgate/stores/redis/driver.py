@@ -17,7 +17,8 @@ except ImportError as error:
 
 pack_command: Callable[[Arguments], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared for one word
 
-# A connection that rested for so long may have been closed by the server: look before using it.
+# A connection that rested for no longer may be used without a look whether the server has closed it, for what may be
+# repeated.
 RESTED_SECONDS = 1.0
 
 _CODES: dict[type[Exception], str] = {

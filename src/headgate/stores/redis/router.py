@@ -12,15 +12,19 @@ from typing import Any
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan, Sleep
 from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send
+from .keys import SLOTS
 from .script import Script
 from .url import Address, Settings
 
-# Seconds before each attempt. One server is away or it is not; others need a moment to agree on a new primary.
-_ATTEMPTS = {"single": (0, 0, 0), "sentinel": (0, 0, 0.02, 0.1, 0.3), "cluster": (0, 0, 0.02, 0.1, 0.3)}
-# It was not done here and now, but it may be elsewhere or in a moment.
-_TRY_AGAIN = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN"}
+# Seconds before each attempt, if a server said that it may be done in a moment.
+_PAUSES = (0, 0, 0.02, 0.1, 0.3)
+# So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
+_LOSSES = 3
+_ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
+_IN_A_MOMENT = {"TRYAGAIN", "READONLY", "MASTERDOWN"}
 _ADVICE = {
     "LOADING": "the server is still loading its data",
+    "CLUSTERDOWN": "the cluster does not serve this slot; see CLUSTER INFO",
     "READONLY": "this server is a replica; give the address of the primary, or the sentinels",
     "MOVED": "this is a node of a cluster; its URL is redis+cluster://host:port",
     "OOM": "the server's memory is full; raise maxmemory, or give headgate a server of its own",
@@ -47,13 +51,42 @@ class Command:
         self.arguments = ("EVAL", self.script.source, *self.arguments[2:])
 
 
+class _Delivery:
+    """How far a number of commands has come. `asked`: the server that one of them has to be sent to, this once."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self.commands = commands
+        self.replies: list[Any] = [None] * len(commands)
+        self.waiting: list[int] = list(range(len(commands)))
+        self.asked: dict[int, Address] = {}
+        self.patient = False
+        self._losses = [0] * len(commands)
+
+    def lost(self, number: int, lost: Lost, name: str) -> None:
+        self.replies[number] = RateLimiterUnavailable(f"{name} {lost.why}")
+        self._losses[number] += 1
+        unharmed = self.commands[number].repeatable or not lost.sent
+        if unharmed and not lost.late and self._losses[number] < _LOSSES:
+            self.waiting.append(number)
+
+    def replied(self, number: int, reply: Any) -> None:
+        self.replies[number] = reply
+        self.asked.pop(number, None)
+        if not isinstance(reply, ReplyError):
+            return
+        if reply.code == "NOSCRIPT":
+            self.commands[number].with_source()
+        if reply.code in _ELSEWHERE or reply.code in _IN_A_MOMENT:
+            self.waiting.append(number)
+        self.patient = self.patient or reply.code in _IN_A_MOMENT
+
+
 class Router:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._attempts = _ATTEMPTS[settings.topology]
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
-        self._nodes = list(settings.servers)  # of a cluster: whom to ask about it
+        self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
 
     @property
     def clustered(self) -> bool:
@@ -69,129 +102,126 @@ class Router:
 
         `first`: what became of a first attempt, made already.
         """
-        replies: list[Any] = [None] * len(commands)
-        asked: dict[int, Address] = {}
-        waiting: Sequence[int] = range(len(commands))
-        for pause in self._attempts:
-            if pause:
+        delivery = _Delivery(commands)
+        for pause in _PAUSES:
+            if pause and delivery.patient:
                 yield from Sleep(pause)
-            sends, numbers = yield from self._sends_plan(commands, waiting, asked)
+            sends, numbers = yield from self._sends_plan(delivery)
             results = first or (yield from Exchange(sends))
             first = ()
-            waiting = []
+            delivery.waiting, delivery.patient = [], False
             for send, sent, result in zip(sends, numbers, results):
-                if isinstance(result, Lost):
-                    self._forget()
-                    for number in filter(None.__ne__, sent):
-                        replies[number] = RateLimiterUnavailable(f"{self._name(send.address)} {result.why}")
-                        if not result.late and (commands[number].repeatable or not result.sent):
-                            waiting.append(number)
-                    continue
-                for number, reply in zip(sent, result):
-                    if number is not None:
-                        replies[number] = reply
-                        if isinstance(reply, ReplyError) and self._again(number, reply, commands[number], asked):
-                            waiting.append(number)
-                            if reply.code == "READONLY":
-                                yield from HangUp(send.address)
-            if not waiting:
+                yield from self._received_plan(delivery, send, sent, result)
+            if not delivery.waiting:
                 break
-        return [self._unavailable(reply) if isinstance(reply, ReplyError) else reply for reply in replies]
+        return [_unavailable(reply) if isinstance(reply, ReplyError) else reply for reply in delivery.replies]
 
-    def _again(self, number: int, reply: ReplyError, command: Command, asked: dict[int, Address]) -> bool:
-        asked.pop(number, None)
-        if reply.code == "NOSCRIPT":
-            command.with_source()
-            return True
-        if reply.code not in _TRY_AGAIN:
-            return False
-        if reply.code == "ASK":  # only this once: the slot is on the move
-            asked[number] = _address(reply.text.rpartition(" ")[2])
-        elif reply.code == "MOVED" and self._slots:
-            _, slot, moved_to = f"MOVED {reply.text}".rsplit(" ", 2)
-            self._slots[int(slot)] = _address(moved_to)
-        else:
+    def _received_plan(self, delivery: _Delivery, send: Send, sent: list[int | None], result: Replies) -> Plan[None]:
+        if isinstance(result, Lost):
             self._forget()
-        return True
+            for number in sent:
+                if number is not None:
+                    delivery.lost(number, result, _name(send.address))
+            return
+        for number, reply in zip(sent, result):
+            if number is None:
+                continue
+            delivery.replied(number, reply)
+            if isinstance(reply, ReplyError):
+                self._learn(reply, number, delivery, send.address)
+                if reply.code == "READONLY":
+                    yield from HangUp(send.address)
 
-    def _sends_plan(
-        self, commands: Sequence[Command], waiting: Sequence[int], asked: dict[int, Address]
-    ) -> Plan[tuple[list[Send], list[list[Any]]]]:
+    def _learn(self, error: ReplyError, number: int, delivery: _Delivery, sender: Address) -> None:
+        if error.code == "ASK":  # only this once: the slot is on the move
+            delivery.asked[number] = _address(error.text, sender)
+        elif error.code == "MOVED":
+            slots = self._slots
+            if slots:
+                slots[delivery.commands[number].slot] = _address(error.text, sender)
+        elif error.code in _IN_A_MOMENT and error.code != "TRYAGAIN":
+            self._forget()
+
+    def _sends_plan(self, delivery: _Delivery) -> Plan[tuple[list[Send], list[list[int | None]]]]:
         """What goes to whom; for each command the number of the reply it gets, or None."""
-        if self._primary is not None:
-            return [Send(self._primary, [commands[number].arguments for number in waiting])], [list(waiting)]
-        if self._settings.topology == "sentinel":
-            self._primary = yield from self._ask_sentinels_plan()
-            return (yield from self._sends_plan(commands, waiting, asked))
-        if not self._slots:
-            self._slots = yield from self._ask_cluster_plan()
-        arguments: dict[Address, list[Arguments]] = {}
-        numbers: dict[Address, list[Any]] = {}
+        commands, waiting, asked = delivery.commands, delivery.waiting, delivery.asked
+        if not self.clustered:
+            primary = self._primary
+            if primary is None:
+                primary = self._primary = yield from self._ask_sentinels_plan()
+            return [Send(primary, [commands[number].arguments for number in waiting])], [list(waiting)]
+        slots = self._slots
+        if not slots:
+            slots = self._slots = yield from self._ask_cluster_plan()
+        sends: dict[Address, list[tuple[int | None, Arguments]]] = {}
         for number in waiting:
-            address = asked.get(number) or self._slots[commands[number].slot]
-            of_server, its_numbers = arguments.setdefault(address, []), numbers.setdefault(address, [])
+            address = asked.get(number) or slots[commands[number].slot]
+            of_server = sends.setdefault(address, [])
             if number in asked:
-                of_server.append(("ASKING",))
-                its_numbers.append(None)
-            of_server.append(commands[number].arguments)
-            its_numbers.append(number)
-        return [Send(address, of_server) for address, of_server in arguments.items()], list(numbers.values())
-
-    def _ask_sentinels_plan(self) -> Plan[Address]:
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._settings.service)
-        whys = []
-        for sentinel in self._settings.servers:
-            (result,) = yield from Exchange([Send(sentinel, [question], to_sentinel=True)])
-            if isinstance(result, Lost):
-                whys.append(f"{sentinel[0]}:{sentinel[1]} {result.why}")
-            elif isinstance(result[0], list):
-                host, port = result[0]
-                return host.decode(), int(port)
-            else:
-                why = result[0].text if isinstance(result[0], ReplyError) else "does not know it"
-                whys.append(f"{sentinel[0]}:{sentinel[1]} {why}")
-        raise RateLimiterUnavailable(
-            f"no sentinel names a primary of the service {self._settings.service!r}: {'; '.join(whys)}"
+                of_server.append((None, ("ASKING",)))
+            of_server.append((number, commands[number].arguments))
+        return (
+            [Send(address, [arguments for _, arguments in of_server]) for address, of_server in sends.items()],
+            [[number for number, _ in of_server] for of_server in sends.values()],
         )
 
+    def _ask_sentinels_plan(self) -> Plan[Address]:
+        service = self._settings.service
+        reply, _ = yield from self._ask_plan(
+            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service), f"no sentinel names a primary of the service {service!r}"
+        )
+        host, port = reply
+        return host.decode(), int(port)
+
     def _ask_cluster_plan(self) -> Plan[list[Address]]:
+        reply, asked = yield from self._ask_plan(("CLUSTER", "SLOTS"), "no node of the cluster tells its slots")
+        slots = [asked] * SLOTS
+        for first, last, (host, port, *_), *_ in reply:
+            slots[first : last + 1] = [(host.decode() or asked[0], port)] * (last + 1 - first)
+        self._nodes = list(dict.fromkeys([asked, *slots, *self._settings.servers]))
+        return slots
+
+    def _ask_plan(self, question: Arguments, in_vain: str) -> Plan[tuple[Any, Address]]:
+        """The first answer from any of those who know, and whose it is."""
         whys = []
-        for server in self._nodes:
-            (result,) = yield from Exchange([Send(server, [("CLUSTER", "SLOTS")])])
+        for server in list(self._nodes):
+            (result,) = yield from Exchange([Send(server, [question], to_sentinel=not self.clustered)])
+            if isinstance(result, list) and isinstance(result[0], list):
+                return result[0], server
+            self._nodes = [*(node for node in self._nodes if node != server), server]
             if isinstance(result, Lost):
-                whys.append(f"{server[0]}:{server[1]} {result.why}")
-            elif isinstance(result[0], ReplyError):
-                whys.append(f"{server[0]}:{server[1]} {result[0].text}")
+                why = result.why
             else:
-                slots = [server] * 16_384
-                for first, last, (host, port, *_), *_ in result[0]:
-                    slots[first : last + 1] = [(host.decode() or server[0], port)] * (last + 1 - first)
-                self._nodes = list(dict.fromkeys([*slots, *self._settings.servers]))
-                return slots
-        raise RateLimiterUnavailable(f"no node of the cluster tells its slots: {'; '.join(whys)}")
+                why = result[0].text if isinstance(result[0], ReplyError) else "does not know it"
+            whys.append(f"{server[0]}:{server[1]} {why}")
+        raise RateLimiterUnavailable(f"{in_vain}: {'; '.join(whys)}")
 
     def primaries_plan(self) -> Plan[list[int]]:
         """A slot of every primary there is."""
         if not self.clustered:
             return [0]
-        if not self._slots:
-            self._slots = yield from self._ask_cluster_plan()
-        return [self._slots.index(address) for address in sorted(set(self._slots))]
+        slots = self._slots
+        if not slots:
+            slots = self._slots = yield from self._ask_cluster_plan()
+        return [slots.index(address) for address in sorted(set(slots))]
 
     def _forget(self) -> None:
         self._slots = []
         if self._settings.topology == "sentinel":
             self._primary = None
 
-    def _name(self, address: Address) -> str:
-        host, port = address
-        return f"the Redis server at {host}:{port}" if port else f"the Redis server at {host}"
 
-    def _unavailable(self, error: ReplyError) -> RateLimiterUnavailable:
-        advice = f" ({_ADVICE[error.code]})" if error.code in _ADVICE else ""
-        return RateLimiterUnavailable(f"Redis says {error.code} {error.text}{advice}")
+def _name(address: Address) -> str:
+    host, port = address
+    return f"the Redis server at {host}:{port}" if port else f"the Redis server at {host}"
 
 
-def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
+def _unavailable(error: ReplyError) -> RateLimiterUnavailable:
+    advice = f" ({_ADVICE[error.code]})" if error.code in _ADVICE else ""
+    return RateLimiterUnavailable(f"Redis says {error.code} {error.text}{advice}")
+
+
+def _address(redirection: str, sender: Address) -> Address:
+    """Of `slot host:port`; without a host, it is that of the sender."""
+    host, _, port = redirection.rpartition(" ")[2].rpartition(":")
+    return host or sender[0], int(port)

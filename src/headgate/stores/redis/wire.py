@@ -38,19 +38,18 @@ class _Entry:
 
 
 class Batch:
-    """`arguments` is the command that settles it."""
+    """`arguments` is the command that settles it.
 
-    __slots__ = ("_entries", "_size", "arguments")
+    `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much.
+    """
 
-    def __init__(self, entries: list[_Entry], size: int, arguments: Arguments) -> None:
+    __slots__ = ("_entries", "_size", "arguments", "repeatable")
+
+    def __init__(self, entries: list[_Entry], size: int, arguments: Arguments, repeatable: bool) -> None:
         self._entries = entries
         self._size = size
         self.arguments = arguments
-
-    @property
-    def repeatable(self) -> bool:
-        """Sent twice by mistake, it takes at worst too much, and never gives back too much."""
-        return all(entry.request.mode in (TAKE, PEEK) for entry in self._entries)
+        self.repeatable = repeatable
 
     def answers(self, reply: list[int]) -> list[Answer]:
         if len(reply) == 2:  # a plain take that passed, and nothing else
@@ -99,15 +98,18 @@ class Encoder:
     def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> Batch:
         if len(requests) == 1:
             entries, kinds = [_Entry(requests[0], 1, 0)], self._kind(requests[0])[1]
+            repeatable = _repeatable(requests[0])
             head = self._lone_head if now_ms is None else _doubles(now_ms, self._cold_milli, *_ONE_RUN)
         else:
             entries, kinds = self._merged(requests)
+            repeatable = all(_repeatable(request) for request in requests)
             head = _doubles(now_ms or 0, self._cold_milli, *_runs(entries))
         row = self._keys.row
         keys = [row(key) for entry in entries for key in entry.request.keys]
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
-        return Batch(entries, len(requests), ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *kinds))
+        arguments = ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *kinds)
+        return Batch(entries, len(requests), arguments, repeatable)
 
     def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], _Kind]:
         numbers: dict[tuple[int, ...], int] = {}
@@ -145,12 +147,16 @@ class Encoder:
         return place, kept[1]
 
 
+def _repeatable(request: Request) -> bool:
+    return request.mode is TAKE or request.mode is PEEK
+
+
 def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
     """If nothing that came in between is about any of its keys, it may as well have come before."""
     keys = request.keys
     return (
         entry.request.keys == keys
-        and (request.mode is TAKE or request.mode is PEEK)
+        and _repeatable(request)
         and (len(keys) == 1 or all(latest[key] is entry for key in keys))
     )
 
