@@ -28,7 +28,10 @@ _FRAME_SECONDS = 0.125
 _START_SECONDS = 30.0
 
 
-@click.command(cls=Command, examples=["headgate demo", "headgate demo --seconds 5 --workers 8"])
+@click.command(
+    cls=Command,
+    examples=["headgate demo", "headgate demo --seconds 5 --workers 8", "headgate demo --url redis://localhost"],
+)
 @click.option(
     "--seconds", metavar="N", type=click.FloatRange(1, 3600), default=15, show_default=True, help="How long it runs."
 )
@@ -70,7 +73,7 @@ def demo(session: Session, seconds: float, workers: int) -> int:
         finally:
             run.stop()
             if session.url is not None:
-                run.clean_up()
+                run.clean_up(its_own_namespace=session.namespace is None)
     if session.as_json:
         answer_json(result.as_dict())
     else:

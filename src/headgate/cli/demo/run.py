@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import RateLimiterUnavailable
+from ...core.records import Delete
 from ...limiter import SyncRateLimiter
+from ...stores import open_store
 from .counters import Counters
 from .state import CALLS, RPM, TPM, State, WorkerState
 from .worker import ENTITY, RESOURCE, STORE_TIMEOUT_SECONDS
 
 _STOP_SECONDS = 10.0
+_REACH_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -43,6 +46,13 @@ class Run:
         self._counters = Counters(folder / "counters", workers + 1)
         self._workers: list[Worker] = []
         self.kill: Kill | None = None
+        store = open_store(url, _REACH_SECONDS)
+        try:
+            store.ping()
+        finally:
+            store.close()
+        # A store with a clock of its own reads it in whole milliseconds: an interval may seem one longer there than here.
+        self._grain_ms = int(store.own_clock)
         with self._limiter() as limiter:
             limiter.set_limits(ENTITY, [RPM, TPM, CALLS], RESOURCE)
         for _ in range(workers):
@@ -75,7 +85,7 @@ class Run:
         self._check_alive()
         workers = self._read()
         # The clock after the counters: nothing counted is later than the time it is held against.
-        return State.at(workers, time.time_ns() // 1_000_000)
+        return State.at(workers, self._now_ms())
 
     def state_at_end(self) -> State:
         """After `stop`."""
@@ -132,13 +142,23 @@ class Run:
     def _end_ms(self, workers: list[WorkerState]) -> int:
         """Just after the last decision, if everybody lived to say when that was."""
         last = [worker.last_ms for worker in workers if self.kill is None or worker.number != self.kill.number]
-        return max(last) if last and all(last) else time.time_ns() // 1_000_000
+        return max(last) + self._grain_ms if last and all(last) else self._now_ms()
 
-    def clean_up(self) -> None:
+    def _now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._grain_ms
+
+    def clean_up(self, *, its_own_namespace: bool) -> None:
         """Leave nothing of the demo in a store that stays."""
         with self._limiter() as limiter:
             limiter.delete_limits(ENTITY, RESOURCE)
             limiter.reset(ENTITY, RESOURCE)
+        if its_own_namespace:
+            store = open_store(self._url, STORE_TIMEOUT_SECONDS)
+            try:
+                records = store.list_records(f"{self._namespace}/", None, 100, None)
+                store.write_records([Delete(record.key) for record in records], None)
+            finally:
+                store.close()
 
 
 @dataclass(frozen=True, slots=True)

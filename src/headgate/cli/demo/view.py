@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .run import Result
 
 _WINDOW_MS = 1_500
+_STORES = {"sqlite": "one SQLite file", "redis+cluster": "one Redis cluster", "rediss+cluster": "one Redis cluster"}
 
 
 class View:
@@ -95,13 +96,18 @@ class Rates:
 def open_view(seconds: float, workers: int, session: Session) -> View:
     if session.as_json:
         return View()
-    store = "one SQLite file" if session.url is None else "one store"
+    store = _store(session.url or "sqlite://")
     title = f"{workers} {'processes share' if workers > 1 else 'process uses'} {store} and two limits"
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return PlainView(seconds, title)
     from .live import LiveView
 
     return LiveView(seconds, title)
+
+
+def _store(url: str) -> str:
+    scheme = url.partition("://")[0]
+    return _STORES.get(scheme, "one Redis" if scheme.startswith("redis") else "one store")
 
 
 def summary(result: Result, workers: int) -> list[str]:

@@ -14,8 +14,8 @@ from redis import exceptions
 from ...core.decide import Answer, Request
 from ...core.records import BucketRow, Change, Page, Record
 from ...plan import Call, Plan, Sleep, run
-from .driver import RESTED_SECONDS, connection, pack_command, packed, reply_error
-from .exchange import Arguments, Exchange, HangUp, Lost, Replies, Send
+from .driver import REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
+from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
 from .plans import Plans
 from .url import Address, Settings
 
@@ -99,9 +99,10 @@ class _Wire:
                 return found
             found.disconnect()
         left = max(deadline - time.monotonic(), 0.001)
-        timeouts = {"socket_connect_timeout": left, "socket_timeout": self.timeout_seconds}
+        timeouts = {"socket_connect_timeout": left, "socket_timeout": left}
         made = connection(redis_connection, self._settings, send.address, to_sentinel=send.to_sentinel, **timeouts)
         made.connect()
+        made._sock.settimeout(self.timeout_seconds)  # redis-py has no other way to say it after connecting
         return made
 
     def take_at_rest(self, address: Address) -> Any:
@@ -155,8 +156,12 @@ class _Talk:
 
     def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, Exchange):
-            begun = [(send, self._send(send)) for send in call.sends]
-            return [used if isinstance(used, Lost) else self._receive(send, used) for send, used in begun]
+            until = min(self._deadline, time.monotonic() + self._left() * call.share)
+            begun = [(send, self._send(send, until)) for send in call.sends]
+            return [used if isinstance(used, Lost) else self._receive(send, used, until) for send, used in begun]
+        if isinstance(call, MoreTime):
+            self._deadline = time.monotonic() + self._wire.timeout_seconds
+            return None
         if isinstance(call, HangUp):
             return self._wire.hang_up(call.address)
         assert isinstance(call, Sleep)
@@ -174,7 +179,7 @@ class _Talk:
             reply = used.read_response()
         except exceptions.ResponseError as error:
             reply = reply_error(error)
-        except exceptions.BusyLoadingError as error:  # redis-py takes it for a broken connection
+        except REFUSALS as error:
             used.disconnect()
             return reply_error(error)
         except (exceptions.RedisError, OSError) as error:
@@ -188,11 +193,11 @@ class _Talk:
     def _left(self) -> float:
         return self._deadline - time.monotonic()
 
-    def _send(self, send: Send) -> Any:
+    def _send(self, send: Send, until: float) -> Any:
         if self._left() <= 0:
             return self._late(sent=False)
         try:
-            used = self._wire.take(send, self._deadline)
+            used = self._wire.take(send, until)
         except (exceptions.RedisError, OSError) as error:
             return Lost(f"cannot be reached: {error}", sent=False, late=self._left() <= 0)
         try:
@@ -204,18 +209,18 @@ class _Talk:
             raise
         return used
 
-    def _receive(self, send: Send, used: Any) -> Replies:
+    def _receive(self, send: Send, used: Any, until: float) -> Replies:
         replies: list[Any] = []
         try:
             for _ in send.commands:
-                left = self._left()
+                left = until - time.monotonic()
                 if left < 0.9 * self._wire.timeout_seconds and not used.can_read(timeout=max(left, 0)):
                     raise exceptions.TimeoutError
                 try:
                     replies.append(used.read_response())
                 except exceptions.ResponseError as error:
                     replies.append(reply_error(error))
-        except exceptions.BusyLoadingError as error:  # redis-py takes it for a broken connection
+        except REFUSALS as error:
             used.disconnect()
             return replies + [reply_error(error)] * (len(send.commands) - len(replies))
         except (exceptions.RedisError, OSError) as error:
@@ -234,4 +239,4 @@ class _Talk:
         return Lost(f"closed the connection: {error}", sent=True, late=self._left() <= 0)
 
     def _late(self, *, sent: bool) -> Lost:
-        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=True)
+        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=self._left() <= 0)

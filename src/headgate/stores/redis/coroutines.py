@@ -15,8 +15,8 @@ from ...core.decide import Answer, Request
 from ...core.records import BucketRow, Change, Page, Record
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import SettledThenCancelled
-from .driver import RESTED_SECONDS, connection, packed, reply_error
-from .exchange import Exchange, HangUp, Lost, Replies, Send
+from .driver import REFUSALS, RESTED_SECONDS, connection, packed, reply_error
+from .exchange import Exchange, HangUp, Lost, MoreTime, Replies, Send
 from .plans import Plans
 from .url import Address, Settings
 
@@ -152,6 +152,8 @@ class _Wire:
 
 async def _is_dead(resting: Any) -> bool:
     look = getattr(resting, "can_read", None) or resting.can_read_destructive
+    for _ in range(2):  # turns of the loop: to hear of it, and to note it
+        await asyncio.sleep(0)
     try:
         return bool(await look())
     except (exceptions.RedisError, OSError):
@@ -235,7 +237,10 @@ class _Talk:
 
     async def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, Exchange):
-            return await self.exchange(call.sends)
+            return await self.exchange(call.sends, call.share)
+        if isinstance(call, MoreTime):
+            self._deadline = time.monotonic() + self._wire.timeout_seconds
+            return None
         if isinstance(call, HangUp):
             return await self._wire.hang_up(call.address)
         assert isinstance(call, Sleep)
@@ -246,53 +251,40 @@ class _Talk:
 
     async def ask(self, send: Send) -> Replies:
         """`exchange` with one server, with nothing in the way as long as all goes well."""
-        connected = self._wire.take_at_rest(send.address)
-        if connected is None:
-            return (await self.exchange((send,)))[0]
+        return await self._converse(send, self._deadline, self._wire.take_at_rest(send.address))
+
+    async def exchange(self, sends: Sequence[Send], share: float = 1.0) -> list[Replies]:
+        until = min(self._deadline, time.monotonic() + self._left() * share)
+        if len(sends) == 1:
+            return [await self._converse(sends[0], until)]
+        tasks = [asyncio.ensure_future(self._converse(send, until)) for send in sends]
+        try:
+            await asyncio.gather(*tasks)
+        except asyncio.CancelledError:  # of all of them, and by now they have ended
+            if any(task.cancelled() for task in tasks):
+                raise
+            self.cancelled = True
+        return [task.result() for task in tasks]
+
+    async def _converse(self, send: Send, until: float, connected: Any = None) -> Replies:
         replies: Replies | None = None
-        alarm = _Alarm(self._wire.watch, self._left())
+        sent = False
+        alarm = _Alarm(self._wire.watch, until - time.monotonic())
         try:
             with alarm:
+                connected = connected or await self._wire.take(send)
+                sent = True
                 await connected.send_packed_command(packed(send.commands), check_health=False)
                 replies = await self._receive(send, connected, alarm)
                 connected = None
         except (exceptions.RedisError, OSError) as error:
+            if not sent:
+                return Lost(f"cannot be reached: {error}", sent=False)
             replies = await self._broken(send, connected, error)
         finally:
-            if connected is not None:
+            if connected is not None:  # late, or cancelled: what it replies now nobody waits for
                 await connected.disconnect(nowait=True)
-        return replies or self._late(sent=True)
-
-    async def exchange(self, sends: Sequence[Send]) -> list[Replies]:
-        results: dict[int, Replies] = {}
-        used: dict[int, Any] = {}
-        alarm = _Alarm(self._wire.watch, self._left())
-        try:
-            with alarm:
-                for number, send in enumerate(sends):
-                    begun = await self._send(send, number, used)
-                    if begun is not None:
-                        results[number] = begun
-                for number in list(used):
-                    results[number] = await self._receive(sends[number], used[number], alarm)
-                    del used[number]
-        finally:
-            for connected in used.values():  # late, or cancelled: what they reply now nobody waits for
-                await connected.disconnect(nowait=True)
-        return [results.get(number) or self._late(sent=number in used) for number in range(len(sends))]
-
-    async def _send(self, send: Send, number: int, used: dict[int, Any]) -> Lost | None:
-        try:
-            connected = await self._wire.take(send)
-        except (exceptions.RedisError, OSError) as error:
-            return Lost(f"cannot be reached: {error}", sent=False)
-        used[number] = connected
-        try:
-            await connected.send_packed_command(packed(send.commands), check_health=False)
-        except (exceptions.RedisError, OSError) as error:
-            del used[number]
-            return await self._broken(send, connected, error)
-        return None
+        return replies or self._late(sent=sent)
 
     async def _receive(self, send: Send, connected: Any, alarm: _Alarm) -> Replies:
         replies: list[Any] = []
@@ -306,7 +298,7 @@ class _Talk:
                     if alarm.rang or not self._to_the_end:
                         raise
                     self.cancelled = True
-        except exceptions.BusyLoadingError as error:  # redis-py takes it for a broken connection
+        except REFUSALS as error:
             await connected.disconnect(nowait=True)
             return replies + [reply_error(error)] * (len(send.commands) - len(replies))
         except (exceptions.RedisError, OSError) as error:
@@ -320,4 +312,4 @@ class _Talk:
         return Lost(f"closed the connection: {error}", sent=True)
 
     def _late(self, *, sent: bool) -> Lost:
-        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=True)
+        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=self._left() <= 0)

@@ -28,8 +28,8 @@ _CODES: dict[type[Exception], str] = {
     exceptions.MovedError: "MOVED",
     exceptions.AskError: "ASK",
     exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.MasterDownError: "MASTERDOWN",  # before that of which it is a kind
     exceptions.ClusterDownError: "CLUSTERDOWN",
-    exceptions.MasterDownError: "MASTERDOWN",
     exceptions.BusyLoadingError: "LOADING",
     exceptions.NoPermissionError: "NOPERM",
 }
@@ -51,6 +51,10 @@ def connection(module: Any, settings: Settings, address: Address, *, to_sentinel
     return module.SSLConnection(**options, **settings.tls)
 
 
+# Error replies that redis-py takes for a broken connection, and closes it.
+REFUSALS = (exceptions.BusyLoadingError, exceptions.AuthenticationError)
+
+
 def packed(commands: Sequence[Arguments]) -> list[bytes]:
     """As they go over the wire. The connections of redis-py can do it too, those for coroutines in slow Python."""
     return [pack_command(command) for command in commands]
@@ -59,6 +63,8 @@ def packed(commands: Sequence[Arguments]) -> list[bytes]:
 def reply_error(error: Exception) -> ReplyError:
     """redis-py's exception for an error reply. It keeps the reply's code as a class, or as the first word."""
     text = str(error)
+    if isinstance(error, exceptions.AuthenticationError):
+        return ReplyError("NOAUTH" if "required" in text else "WRONGPASS", text)
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return ReplyError(code, text.removeprefix(f"{code} "))

@@ -40,9 +40,15 @@ Replies: TypeAlias = "list[Any] | Lost"
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Call[list[Replies]]):
-    """All at once; the replies to each, or why there are none."""
+    """All at once; the replies to each, or why there are none. `share`: of the time that is left."""
 
     sends: Sequence[Send]
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoreTime(Call[None]):
+    """Begin the deadline anew: what was taken has to be given back, even if the time was spent in taking it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ no harm. Whatever else gets no reply stays without: it may have been done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from ...core.errors import RateLimiterUnavailable
@@ -17,7 +17,7 @@ from .script import Script
 from .url import Address, Settings
 
 # Seconds before each attempt, if a server said that it may be done in a moment.
-_PAUSES = (0, 0, 0.02, 0.1, 0.3)
+_PAUSES = (0, 0, 0.02, 0.05, 0.1, 0.2, 0.3)
 # So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
 _LOSSES = 3
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
@@ -52,18 +52,21 @@ class Command:
 
 
 class _Delivery:
-    """How far a number of commands has come. `asked`: the server that one of them has to be sent to, this once."""
+    """How far a number of commands has come. `redirected`: where one of them has to be sent to, this once, and whether
+    with the word that it was told so."""
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, commands: Sequence[Command], in_a_moment: Set[str]) -> None:
         self.commands = commands
+        self._in_a_moment = in_a_moment
         self.replies: list[Any] = [None] * len(commands)
         self.waiting: list[int] = list(range(len(commands)))
-        self.asked: dict[int, Address] = {}
+        self.redirected: dict[int, tuple[Address, bool]] = {}
         self.patient = False
         self._losses = [0] * len(commands)
 
     def lost(self, number: int, lost: Lost, name: str) -> None:
-        self.replies[number] = RateLimiterUnavailable(f"{name} {lost.why}")
+        if lost.sent or not isinstance(self.replies[number], ReplyError):  # what it said before says more
+            self.replies[number] = RateLimiterUnavailable(f"{name} {lost.why}")
         self._losses[number] += 1
         unharmed = self.commands[number].repeatable or not lost.sent
         if unharmed and not lost.late and self._losses[number] < _LOSSES:
@@ -71,19 +74,21 @@ class _Delivery:
 
     def replied(self, number: int, reply: Any) -> None:
         self.replies[number] = reply
-        self.asked.pop(number, None)
+        self.redirected.pop(number, None)
         if not isinstance(reply, ReplyError):
             return
         if reply.code == "NOSCRIPT":
             self.commands[number].with_source()
-        if reply.code in _ELSEWHERE or reply.code in _IN_A_MOMENT:
+        if reply.code in _ELSEWHERE or reply.code in self._in_a_moment:
             self.waiting.append(number)
-        self.patient = self.patient or reply.code in _IN_A_MOMENT
+        self.patient = self.patient or reply.code in self._in_a_moment
 
 
 class Router:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        # A node of a cluster may take long to load, and others are waiting for theirs.
+        self._in_a_moment = _IN_A_MOMENT if self.clustered else _IN_A_MOMENT | {"LOADING"}
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
         self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
@@ -102,7 +107,7 @@ class Router:
 
         `first`: what became of a first attempt, made already.
         """
-        delivery = _Delivery(commands)
+        delivery = _Delivery(commands, self._in_a_moment)
         for pause in _PAUSES:
             if pause and delivery.patient:
                 yield from Sleep(pause)
@@ -133,18 +138,17 @@ class Router:
                     yield from HangUp(send.address)
 
     def _learn(self, error: ReplyError, number: int, delivery: _Delivery, sender: Address) -> None:
-        if error.code == "ASK":  # only this once: the slot is on the move
-            delivery.asked[number] = _address(error.text, sender)
-        elif error.code == "MOVED":
-            slots = self._slots
-            if slots:
-                slots[delivery.commands[number].slot] = _address(error.text, sender)
+        if error.code in ("ASK", "MOVED"):
+            address, slots = _address(error.text, sender), self._slots
+            delivery.redirected[number] = address, error.code == "ASK"
+            if slots and error.code == "MOVED":
+                slots[delivery.commands[number].slot] = address
         elif error.code in _IN_A_MOMENT and error.code != "TRYAGAIN":
             self._forget()
 
     def _sends_plan(self, delivery: _Delivery) -> Plan[tuple[list[Send], list[list[int | None]]]]:
         """What goes to whom; for each command the number of the reply it gets, or None."""
-        commands, waiting, asked = delivery.commands, delivery.waiting, delivery.asked
+        commands, waiting = delivery.commands, delivery.waiting
         if not self.clustered:
             primary = self._primary
             if primary is None:
@@ -155,9 +159,9 @@ class Router:
             slots = self._slots = yield from self._ask_cluster_plan()
         sends: dict[Address, list[tuple[int | None, Arguments]]] = {}
         for number in waiting:
-            address = asked.get(number) or slots[commands[number].slot]
+            address, asking = delivery.redirected.get(number) or (slots[commands[number].slot], False)
             of_server = sends.setdefault(address, [])
-            if number in asked:
+            if asking:
                 of_server.append((None, ("ASKING",)))
             of_server.append((number, commands[number].arguments))
         return (
@@ -177,7 +181,7 @@ class Router:
         reply, asked = yield from self._ask_plan(("CLUSTER", "SLOTS"), "no node of the cluster tells its slots")
         slots = [asked] * SLOTS
         for first, last, (host, port, *_), *_ in reply:
-            slots[first : last + 1] = [(host.decode() or asked[0], port)] * (last + 1 - first)
+            slots[first : last + 1] = [((host or b"").decode() or asked[0], port)] * (last + 1 - first)
         self._nodes = list(dict.fromkeys([asked, *slots, *self._settings.servers]))
         return slots
 
@@ -185,7 +189,9 @@ class Router:
         """The first answer from any of those who know, and whose it is."""
         whys = []
         for server in list(self._nodes):
-            (result,) = yield from Exchange([Send(server, [question], to_sentinel=not self.clustered)])
+            # One that hangs must not use up the time of the others.
+            send = Send(server, [question], to_sentinel=not self.clustered)
+            (result,) = yield from Exchange([send], share=0.5)
             if isinstance(result, list) and isinstance(result[0], list):
                 return result[0], server
             self._nodes = [*(node for node in self._nodes if node != server), server]

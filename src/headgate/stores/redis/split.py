@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ...core.decide import TAKE, Answer, Level, Parts, Request, refund
 from ...core.errors import PartlyUnavailable, RateLimiterUnavailable
 from ...plan import Plan
+from .exchange import MoreTime
 from .keys import Keys
 
 log = logging.getLogger("headgate")
@@ -85,8 +86,6 @@ def _settle_pieces_plan(settle_slots: SettleSlots, pieces: Iterable[_Piece], now
     by_slot: dict[int, list[_Piece]] = {}
     for piece in pieces:
         by_slot.setdefault(piece.slot, []).append(piece)
-    if not by_slot:
-        return
     batches: dict[int, Sequence[Request]] = {slot: [piece.request for piece in of] for slot, of in by_slot.items()}
     results = yield from settle_slots(batches, now_ms)
     for of_slot, result in zip(by_slot.values(), results):
@@ -103,6 +102,9 @@ def _give_back_plan(settle_slots: SettleSlots, split: list[list[_Piece]], now_ms
         for piece in pieces
         if piece.taken
     ]
+    if not undone:
+        return
+    yield from MoreTime()
     yield from _settle_pieces_plan(settle_slots, undone, now_ms)
     for piece in undone:
         if isinstance(piece.answered, RateLimiterUnavailable):

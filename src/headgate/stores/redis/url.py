@@ -62,6 +62,8 @@ class _Reader:
         try:
             # urlsplit takes apart any URL it is told is of a kind it knows.
             split = urlsplit(f"redis://{rest}")
+            if "@" in rest.removeprefix(split.netloc):
+                raise ValueError("in a user name or a password, / ? # and @ are written %2F %3F %23 and %40")
             pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query))
         except ValueError as error:
             raise self.wrong(str(error)) from None
@@ -139,7 +141,7 @@ class _Reader:
         given = self.options.get("cold_start", "1")
         try:
             milli = round(float(given) * 1000)
-        except ValueError:
+        except (ValueError, OverflowError):
             milli = -1
         if not 0 <= milli <= 1000:
             raise self.wrong(f"cold_start={given!r}; write the share of its capacity a bucket starts with, from 0 to 1")
