@@ -172,3 +172,22 @@ def test_one_limiter_on_two_event_loops() -> None:
 
     assert asyncio.run(scenario())
     assert asyncio.run(scenario())
+
+
+def test_a_task_that_is_cancelled_as_its_error_arrives_does_not_wait_for_another() -> None:
+    async def main() -> None:
+        tasks: list[asyncio.Task[Answer]] = []
+
+        async def settle(batch: Sequence[Request]) -> list[Answer]:
+            await asyncio.sleep(0)
+            for task in tasks[1:]:
+                asyncio.get_running_loop().call_soon(task.cancel)  # before the task hears of the error
+            raise RateLimiterUnavailable("away")
+
+        coalescer = TaskCoalescer(settle, together=True)
+        tasks.extend(asyncio.create_task(coalescer.settle(take(1))) for _ in range(3))
+        await asyncio.wait_for(asyncio.wait(tasks), 10)
+        assert isinstance(tasks[0].exception(), RateLimiterUnavailable)
+        assert all(task.cancelled() for task in tasks[1:])
+
+    asyncio.run(main())

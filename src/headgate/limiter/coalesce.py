@@ -151,17 +151,19 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
 
 
 class _TaskEntry:
-    __slots__ = ("answer", "future", "landed", "request", "sent")
+    __slots__ = ("answer", "future", "landed", "over", "request", "sent")
 
     def __init__(self, request: Request, future: asyncio.Future[Answer]) -> None:
         self.request = request
         self.future = future
         self.answer: Answer | None = None
         self.sent = False
+        self.over = False  # it has landed, with an answer or an error
         self.landed: asyncio.Future[None] | None = None  # for a caller that was cancelled, whose future is gone
 
     def land(self, answer: Answer | None, error: Exception | None) -> None:
         self.answer = answer
+        self.over = True
         if self.landed is not None:
             self.landed.set_result(None)
         if self.future.done():
@@ -189,7 +191,12 @@ class TaskCoalescer:
         self._flights: set[asyncio.Task[None]] = set()
 
     async def settle(self, request: Request) -> Answer:
-        if self._alone and not self._flying and self._loop is asyncio.get_running_loop():
+        if (
+            self._alone
+            and not self._flying
+            and request.mode in (Mode.TAKE, Mode.PEEK)  # others land even if their caller is gone
+            and self._loop is asyncio.get_running_loop()
+        ):
             return await self._fly_alone(request)
         entry = self._submit(request)
         try:
@@ -272,7 +279,7 @@ class TaskCoalescer:
         if not entry.sent:
             self._queue.remove(entry)
             return
-        if entry.answer is None:
+        if not entry.over:
             entry.landed = asyncio.get_running_loop().create_future()
             await entry.landed
         if entry.answer is not None and entry.answer.allowed:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,10 @@ class Run:
         self._counters = Counters(folder / "counters", workers + 1)
         self._workers: list[Worker] = []
         self.kill: Kill | None = None
-        store = open_store(url, _REACH_SECONDS)
-        try:
+        with closing(open_store(url, _REACH_SECONDS)) as store:
             store.ping()
-        finally:
-            store.close()
-        # A store with a clock of its own reads it in whole milliseconds: an interval may seem one longer there than here.
-        self._grain_ms = int(store.own_clock)
+            # A clock of its own is read in whole milliseconds: an interval may seem one longer there than it does here.
+            self._grain_ms = int(store.own_clock)
         with self._limiter() as limiter:
             limiter.set_limits(ENTITY, [RPM, TPM, CALLS], RESOURCE)
         for _ in range(workers):
@@ -153,12 +151,10 @@ class Run:
             limiter.delete_limits(ENTITY, RESOURCE)
             limiter.reset(ENTITY, RESOURCE)
         if its_own_namespace:
-            store = open_store(self._url, STORE_TIMEOUT_SECONDS)
-            try:
-                records = store.list_records(f"{self._namespace}/", None, 100, None)
-                store.write_records([Delete(record.key) for record in records], None)
-            finally:
-                store.close()
+            with closing(open_store(self._url, STORE_TIMEOUT_SECONDS)) as store:
+                now_ms = None if store.own_clock else self._now_ms()
+                records = store.list_records(f"{self._namespace}/", None, 100, now_ms)
+                store.write_records([Delete(record.key) for record in records], now_ms)
 
 
 @dataclass(frozen=True, slots=True)

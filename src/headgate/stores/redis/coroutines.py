@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from redis import exceptions
@@ -107,13 +107,20 @@ class _Wire:
         resting = self._resting.get(send.address)
         while resting:
             found, _ = resting.pop()
-            if not await _is_dead(found):
+            if await self._made_sure(found, _is_alive(found)):
                 return found
             await found.disconnect(nowait=True)
         timeouts = {"socket_connect_timeout": None, "socket_timeout": None}  # there is one around all of it
         made = connection(redis_connection, self._settings, send.address, to_sentinel=send.to_sentinel, **timeouts)
-        await made.connect()
+        await self._made_sure(made, made.connect())
         return made
+
+    async def _made_sure(self, connected: Any, what: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await what
+        except BaseException:
+            await connected.disconnect(nowait=True)
+            raise
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
         """An event loop ends the generators begun in it before it closes; later its connections could not be closed."""
@@ -150,14 +157,14 @@ class _Wire:
             await self.hang_up(address)
 
 
-async def _is_dead(resting: Any) -> bool:
+async def _is_alive(resting: Any) -> bool:
     look = getattr(resting, "can_read", None) or resting.can_read_destructive
     for _ in range(2):  # turns of the loop: to hear of it, and to note it
         await asyncio.sleep(0)
     try:
-        return bool(await look())
+        return not await look()
     except (exceptions.RedisError, OSError):
-        return True
+        return False
 
 
 class _Watch:
@@ -258,13 +265,19 @@ class _Talk:
         if len(sends) == 1:
             return [await self._converse(sends[0], until)]
         tasks = [asyncio.ensure_future(self._converse(send, until)) for send in sends]
-        try:
-            await asyncio.gather(*tasks)
-        except asyncio.CancelledError:  # of all of them, and by now they have ended
-            if any(task.cancelled() for task in tasks):
-                raise
-            self.cancelled = True
-        return [task.result() for task in tasks]
+        cancelled = False
+        while pending := [task for task in tasks if not task.done()]:
+            try:
+                await asyncio.wait(pending)
+            except asyncio.CancelledError:
+                cancelled = True
+                if not self._to_the_end:
+                    for task in pending:
+                        task.cancel()
+        if cancelled and not self._to_the_end:
+            raise asyncio.CancelledError
+        self.cancelled = self.cancelled or cancelled
+        return [Lost("was not waited for", sent=True) if task.cancelled() else task.result() for task in tasks]
 
     async def _converse(self, send: Send, until: float, connected: Any = None) -> Replies:
         replies: Replies | None = None
