@@ -16,8 +16,10 @@ from .keys import SLOTS
 from .script import Script
 from .url import Address, Settings
 
-# Seconds before each attempt, if a server said that it may be done in a moment.
-_PAUSES = (0, 0, 0.02, 0.05, 0.1, 0.2, 0.3)
+# Seconds before each further attempt, after a server said that it may be done in a moment.
+_PAUSES = (0, 0.02, 0.05, 0.1, 0.2, 0.3)
+# More redirections than a cluster needs in which not all have heard of the last moves yet.
+_ROUNDS = 16
 # So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
 _LOSSES = 3
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
@@ -108,9 +110,8 @@ class Router:
         `first`: what became of a first attempt, made already.
         """
         delivery = _Delivery(commands, self._in_a_moment)
-        for pause in _PAUSES:
-            if pause and delivery.patient:
-                yield from Sleep(pause)
+        pauses = iter(_PAUSES)
+        for _ in range(_ROUNDS):
             sends, numbers = yield from self._sends_plan(delivery)
             results = first or (yield from Exchange(sends))
             first = ()
@@ -119,6 +120,11 @@ class Router:
                 yield from self._received_plan(delivery, send, sent, result)
             if not delivery.waiting:
                 break
+            if delivery.patient:
+                pause = next(pauses, None)
+                if pause is None:
+                    break
+                yield from Sleep(pause)
         return [_unavailable(reply) if isinstance(reply, ReplyError) else reply for reply in delivery.replies]
 
     def _received_plan(self, delivery: _Delivery, send: Send, sent: list[int | None], result: Replies) -> Plan[None]:
