@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from headgate.testing.servers.redis import NotInstalledError
+
 from . import picture, report
 from .run import GROWTH, SECTIONS, run
 
@@ -29,6 +31,9 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("stopped; nothing was saved")
         return 130
+    except NotInstalledError as error:
+        console.print(f"{error}; or leave it out: --only {','.join(name for name in SECTIONS if name != 'redis')}")
+        return 1
     report.show(result, console)
     # What is not the whole benchmark must not replace one that is.
     whole = not options.quick and options.only == list(SECTIONS)

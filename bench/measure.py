@@ -30,7 +30,7 @@ WARM_UP = 50
 
 @dataclass(frozen=True)
 class Contender:
-    """`open` gets an empty folder. `hits` in one turn; 0 for as many as take TURN_SECONDS."""
+    """`open` gets an empty folder. `hits` in one turn; 0 for as many as fill a turn."""
 
     name: str
     open: Opener
@@ -54,34 +54,42 @@ class Timing:
         return median(self.seconds_per_hit) * 1e6
 
 
-def measure(contenders: Sequence[Contender], rounds: int, *, fresh: bool = True) -> list[Timing]:
+def measure(
+    contenders: Sequence[Contender],
+    rounds: int,
+    *,
+    fresh: bool = True,
+    turn_seconds: float = TURN_SECONDS,
+    warm_up: int = WARM_UP,
+) -> list[Timing]:
     """`fresh`: every turn opens its contender anew, so that none carries the load of its earlier turns."""
     timings = [Timing(contender.name, contender.note, contender.hits) for contender in contenders]
     with TemporaryDirectory(prefix="headgate-bench-") as folder, ExitStack() as stack:
         opened: list[Turn] = []
         if not fresh:
-            opened = [stack.enter_context(_opened(contender, Path(folder))) for contender in contenders]
+            opened = [stack.enter_context(_opened(contender, Path(folder), warm_up)) for contender in contenders]
         for _ in range(rounds):
             for index, (contender, timing) in enumerate(zip(contenders, timings)):
                 with ExitStack() as turn_stack:
-                    turn = opened[index] if opened else turn_stack.enter_context(_opened(contender, Path(folder)))
-                    timing.hits = timing.hits or _enough_hits(turn)
+                    ready = _opened(contender, Path(folder), warm_up)
+                    turn = opened[index] if opened else turn_stack.enter_context(ready)
+                    timing.hits = timing.hits or _enough_hits(turn, turn_seconds)
                     timing.seconds_per_hit.append(turn(timing.hits) / timing.hits)
     gc.unfreeze()
     return timings
 
 
 @contextmanager
-def _opened(contender: Contender, folder: Path) -> Iterator[Turn]:
+def _opened(contender: Contender, folder: Path, warm_up: int) -> Iterator[Turn]:
     with TemporaryDirectory(dir=folder) as own, contender.open(Path(own)) as turn:
-        turn(WARM_UP)
+        turn(warm_up)
         yield turn
 
 
-def _enough_hits(turn: Turn) -> int:
+def _enough_hits(turn: Turn, turn_seconds: float) -> int:
     hits = WARM_UP
-    while (seconds := turn(hits)) < TURN_SECONDS:
-        hits = int(hits * min(10, 1.2 * TURN_SECONDS / seconds)) + 1
+    while (seconds := turn(hits)) < turn_seconds:
+        hits = int(hits * min(10, 1.2 * turn_seconds / seconds)) + 1
     return hits
 
 

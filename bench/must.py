@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from .redis_contenders import BARE
 from .run import Result
+
+OURS, EVALSHA = "headgate try_acquire", f"{BARE} EVALSHA"
+REDIS_CROWDS = (
+    ("redis, 64 tasks, a key each", 5, 10),
+    ("redis, 64 tasks, one key", 8, 20),
+    ("redis, 16 threads, a key each", 2, 0),
+    ("redis, 16 threads, one key", 2, 0),
+)
 
 
 class Goal(NamedTuple):
@@ -13,6 +22,7 @@ class Goal(NamedTuple):
     measured: float
     wanted: float
     at_most: bool
+    aim: float = 0
 
     @property
     def reached(self) -> bool:
@@ -22,16 +32,22 @@ class Goal(NamedTuple):
 
     def __str__(self) -> str:
         bound = "at most" if self.at_most else "at least" if self.wanted > 1 else "more than"
-        return f"{self.text}: {self.measured:.2f}x ({bound} {self.wanted:g}x)"
+        aim = f", aim at {self.aim:g}x" if self.aim else ""
+        return f"{self.text}: {self.measured:.2f}x ({bound} {self.wanted:g}x{aim})"
+
+
+def fastest_peer(times: dict[str, float]) -> tuple[str, float]:
+    peers = {name: best for name, best in times.items() if not name.startswith(("headgate", BARE))}
+    name = min(peers, key=peers.__getitem__)
+    return name, peers[name]
 
 
 def goals(result: Result) -> Iterator[Goal]:
     times = {section: {row["name"]: row["best_us"] for row in rows} for section, rows in result["times"].items()}
     if "memory" in times:
-        ours = times["memory"]["headgate try_acquire"]
-        peers = {name: best for name, best in times["memory"].items() if not name.startswith("headgate")}
-        fastest = min(peers, key=peers.__getitem__)
-        yield Goal(f"memory: faster than the fastest peer, {fastest}", peers[fastest] / ours, 1, False)
+        ours = times["memory"][OURS]
+        name, best = fastest_peer(times["memory"])
+        yield Goal(f"memory: faster than the fastest peer, {name}", best / ours, 1, False)
     if "sqlite" in times:
         ours, locked, unlocked = times["sqlite"].values()
         yield Goal("sqlite: against pyrate's SQLite bucket as its README makes it", unlocked / ours, 20, False)
@@ -40,8 +56,23 @@ def goals(result: Result) -> Iterator[Goal]:
         one, each, shared, *_ = times["threads"].values()
         yield Goal("sqlite: 16 threads, a key each, against one thread", one / each, 2, False)
         yield Goal("sqlite: 16 threads, one key, against one thread", one / shared, 2, False)
+    if "redis, one task" in times:
+        yield from _on_redis(times, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
     for store in ("memory", "sqlite"):
         for kind, wanted in (("entities", 1.5), ("limits", 6)):
             rows = result["times"].get(f"{kind}, {store}")
             if rows:
                 yield Goal(f"{store}: {rows[-1]['name']} against 1", rows[-1]["ratio"], wanted, True)
+
+
+def _on_redis(times: dict[str, dict[str, float]], sizes: dict[str, float]) -> Iterator[Goal]:
+    for table, wanted, aim in REDIS_CROWDS:
+        name, best = fastest_peer(times[table])
+        yield Goal(f"{table}: against the fastest peer, {name}", best / times[table][OURS], wanted, False, aim)
+    for table in ("redis, one task", "redis, one thread"):
+        ours = times[table][OURS]
+        name, best = fastest_peer(times[table])
+        yield Goal(f"{table}: time against a bare EVALSHA", ours / times[table][EVALSHA], 1.15, True)
+        yield Goal(f"{table}: time against the fastest peer, {name}", ours / best, 1, True)
+    ratio = sizes["headgate bucket, 1 limit"] / sizes["limits fixed window, 1 limit"]
+    yield Goal("redis: bytes of an idle bucket against limits' fixed window", ratio, 1.5, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +91,35 @@ def many_tasks(url: URL, count: int) -> Any:
     )
 
 
+@contextmanager
+def on(url: str) -> Iterator[Callable[[str], Hit]]:
+    """What makes the hit on a key."""
+    with limiter_at(url, one_limit()) as limiter:
+        yield partial(hit_of, limiter)
+
+
+@contextmanager
+def aio_on(url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[str], AsyncHit]]:
+    with _aio_limiter_at(url, loop) as limiter:
+        yield partial(_async_hit, limiter)
+
+
+@contextmanager
+def _aio_limiter_at(url: str, loop: asyncio.AbstractEventLoop) -> Iterator[RateLimiter]:
+    limiter = RateLimiter(url)
+    loop.run_until_complete(limiter.set_system_defaults(one_limit()))
+    try:
+        yield limiter
+    finally:
+        loop.run_until_complete(limiter.close())
+
+
 def _async(url: URL, turn_of: Callable[[asyncio.AbstractEventLoop, RateLimiter], Turn]) -> Any:
     def opened(loop: asyncio.AbstractEventLoop) -> Any:
         @contextmanager
         def in_loop(folder: Path) -> Iterator[Turn]:
-            limiter = RateLimiter(url(folder))
-            loop.run_until_complete(limiter.set_system_defaults(one_limit()))
-            try:
+            with _aio_limiter_at(url(folder), loop) as limiter:
                 yield turn_of(loop, limiter)
-            finally:
-                loop.run_until_complete(limiter.close())
 
         return in_loop
 

@@ -13,7 +13,11 @@ from matplotlib import pyplot
 from .run import Result
 
 OURS, THEIRS, TEXT = "#1f9e89", "#9aa4af", "#7d8590"  # the grey of the text reads on white and on black
-PANELS = (("memory", "In memory"), ("sqlite", "In an SQLite file"))
+PANELS = (
+    ("memory", "In memory"),
+    ("sqlite", "In an SQLite file"),
+    ("redis, 64 tasks, a key each", "On Redis, 64 tasks"),
+)
 
 
 def draw(result: Result, folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .must import EVALSHA, OURS, fastest_peer
 from .run import Result
 
 MEMORY = (
@@ -10,6 +11,12 @@ MEMORY = (
     ("throttled-py, GCRA", "throttled GCRA"),
     ("throttled-py, token bucket", "throttled token bucket"),
     ("pyrate-limiter", "pyrate in-memory bucket"),
+)
+ON_REDIS = (
+    ("limits, its fastest", "limits"),
+    ("throttled-py, its fastest", "throttled"),
+    ("pyrate-limiter, its fastest", "pyrate"),
+    ("limify", "limify"),
 )
 
 
@@ -23,20 +30,45 @@ def summary(result: Result) -> str:
         ("pyrate-limiter, file lock", sqlite["pyrate SQLite, file lock"]),
         ("pyrate-limiter, as in its README", sqlite["pyrate SQLite, no lock"]),
     ]
-    return f"""\
-From one run of `make bench` on a machine with {result["machine"]["cpus"]} cores ({result["date"]}, \
-{result["machine"]["python"]}); ratios travel better than times.
+    parts = [
+        f"From one run of `make bench` on a machine with {result['machine']['cpus']} cores ({result['date']}, "
+        f"{result['machine']['python']}); ratios travel better than times.",
+        _table("in memory, one limit", in_memory),
+        _table("in an SQLite file, one limit", in_a_file),
+    ]
+    if "redis" in result["sizes"]:
+        parts += _on_redis(best, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
+    parts.append(
+        f"A million entities: {_growth(best['entities, memory']):.2f}x the time of one in memory, "
+        f"{_growth(best['entities, sqlite']):.2f}x in a file. Sixteen limits in one acquire: "
+        f"{_growth(best['limits, memory']):.1f}x one limit.\n"
+        "For one event loop, no keys and no refusals, aiolimiter is the faster choice: it does one thing in "
+        f"{best['async']['aiolimiter']:.1f} µs."
+    )
+    return "\n\n".join(parts) + "\n"
 
-{_table("in memory, one limit", in_memory)}
 
-{_table("in an SQLite file, one limit", in_a_file)}
+def _on_redis(best: dict[str, dict[str, float]], sizes: dict[str, float]) -> list[str]:
+    spread, hot, threads = (
+        best[f"redis, {callers}"] for callers in ("64 tasks, a key each", "64 tasks, one key", "16 threads, a key each")
+    )
+    task, thread = (best[f"redis, {caller}"] for caller in ("one task", "one thread"))
+    rows = [("headgate", spread[OURS])]
+    for name, start in ON_REDIS:
+        rows.append((name, min(us for row, us in spread.items() if row.startswith(start))))
+    return [
+        _table("on one Redis server, 64 tasks, a key each", rows),
+        f"On one hot key the 64 tasks are {_ahead(hot):.0f}x as fast as with the fastest of the others; 16 threads are "
+        f"{_ahead(threads):.1f}x as fast.\n"
+        f"A lone task takes {task[OURS] / task[EVALSHA]:.2f}x the time of a bare `EVALSHA`, a lone thread "
+        f"{thread[OURS] / thread[EVALSHA]:.2f}x.\n"
+        f"An idle bucket takes {sizes['headgate bucket, 1 limit']:.0f} bytes of Redis, a counter of limits "
+        f"{sizes['limits fixed window, 1 limit']:.0f}.",
+    ]
 
-A million entities: {_growth(best["entities, memory"]):.2f}x the time of one in memory, \
-{_growth(best["entities, sqlite"]):.2f}x in a file. Sixteen limits in one acquire: \
-{_growth(best["limits, memory"]):.1f}x one limit.
-For one event loop, no keys and no refusals, aiolimiter is the faster choice: it does one thing in \
-{best["async"]["aiolimiter"]:.1f} µs.
-"""
+
+def _ahead(times: dict[str, float]) -> float:
+    return fastest_peer(times)[1] / times[OURS]
 
 
 def _table(title: str, rows: list[tuple[str, float]]) -> str:

@@ -18,12 +18,22 @@ TITLES = {
     "async": "In memory, one limit, one task (async)",
     "sqlite": "In an SQLite file, one limit, one process",
     "threads": "In an SQLite file, many callers in one process",
+    "redis, one task": "On Redis, one limit, one task (async)",
+    "redis, one thread": "On Redis, one limit, one thread",
+    "redis, 64 tasks, a key each": "On Redis, 64 tasks in one process, a key each",
+    "redis, 64 tasks, one key": "On Redis, 64 tasks in one process, one key",
+    "redis, 16 threads, a key each": "On Redis, 16 threads in one process, a key each",
+    "redis, 16 threads, one key": "On Redis, 16 threads in one process, one key",
     "limits, memory": "In memory, limits per acquire",
     "limits, sqlite": "In an SQLite file, limits per acquire",
     "entities, memory": "In memory, a random one of many entities",
     "entities, sqlite": "In an SQLite file, a random one of many entities",
 }
-SIZES = {"memory": "Memory of an idle bucket", "disk": "Disk space of an idle bucket"}
+SIZES = {
+    "memory": "Memory of an idle bucket",
+    "disk": "Disk space of an idle bucket",
+    "redis": "Redis memory (used_memory) of an idle bucket",
+}
 TIME_COLUMNS = ("", "µs per decision", "decisions/s", "ratio", "")
 SIZE_COLUMNS = ("", "bytes", "")
 START, END = "<!-- results: start -->", "<!-- results: end -->"
@@ -49,10 +59,12 @@ def _tables(result: Result) -> Iterator[tuple[str, Cells, list[Cells]]]:
 def _about(result: Result) -> str:
     machine, rounds = result["machine"], result["rounds"]
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    server, turns = "", f"{rounds['memory']} turns in memory, {rounds['sqlite']} in a file"
+    if "redis" in machine:
+        server, turns = f"Redis {machine['redis']}, ", f"{turns}, {rounds['redis']} on Redis"
     return (
-        f"{result['date']}, {machine['python']}, SQLite {machine['sqlite']}, {machine['system']} "
-        f"{machine['architecture']}, {machine['cpus']} CPUs, best of {rounds['memory']} turns in memory and "
-        f"{rounds['sqlite']} in a file"
+        f"{result['date']}, {machine['python']}, SQLite {machine['sqlite']}, {server}{machine['system']} "
+        f"{machine['architecture']}, {machine['cpus']} CPUs, best of {turns}"
         f"{', quick' if result['quick'] else ''}. {versions}."
     )
 

@@ -12,21 +12,32 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-from . import contenders, growth, ours, size
+from headgate.testing.servers.redis import RedisServer, redis_server_binary
+
+from . import contenders, growth, ours, redis_contenders, redis_size, size
 from .measure import Timing, measure
 
-SECTIONS = ("memory", "async", "sqlite", "threads", "limits", "entities", "size")
+SECTIONS = ("memory", "async", "sqlite", "threads", "redis", "limits", "entities", "size")
 GROWTH = ("limits", "entities", "size")
-PEERS = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")
+PACKAGES = {"headgate": "headgate", "redis-py": "redis"} | {
+    name: name for name in ("hiredis", "limits", "throttled-py", "pyrate-limiter", "limifyrate", "aiolimiter")
+}
+# Many callers need a while to get under way, and a connection each before the clock starts.
+CROWD_TURN_SECONDS, CROWD_WARM_UP = 0.1, 256
 
+Rows = list[dict[str, Any]]
 Result = dict[str, Any]
 
 
 def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> Result:
     rounds, many, buckets = (4, 100_000, 10_000) if quick else (11, 1_000_000, 100_000)
     file_rounds = 2 if quick else 4  # their turns are longer
-    times: dict[str, list[dict[str, Any]]] = {}
-    sizes: dict[str, list[dict[str, Any]]] = {}
+    redis_rounds, keys = (3, 5_000) if quick else (7, 20_000)
+    if "redis" in sections:
+        redis_server_binary()  # or it is not installed: say so now, not minutes later
+    times: dict[str, Rows] = {}
+    sizes: dict[str, Rows] = {}
+    servers: dict[str, str] = {}
     loop = asyncio.new_event_loop()
     try:
         for section in sections:
@@ -39,6 +50,9 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
                 times["sqlite"] = _rows(measure(contenders.sqlite(), file_rounds))
             elif section == "threads":
                 times["threads"] = _rows(measure(contenders.concurrent(loop), file_rounds))
+            elif section == "redis":
+                tables, sizes["redis"], servers["redis"] = _redis(loop, redis_rounds, keys, say)
+                times |= tables
             elif section == "limits":
                 times["limits, memory"] = _rows(measure(growth.limits_per_acquire(ours.memory), rounds))
                 times["limits, sqlite"] = _rows(measure(growth.limits_per_acquire(ours.sqlite), file_rounds))
@@ -55,16 +69,33 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
     result: Result = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "quick": quick,
-        "rounds": {"memory": rounds, "sqlite": file_rounds},
-        "machine": machine(),
-        "versions": {name: version(name) for name in ("headgate", *PEERS)},
+        "rounds": {"memory": rounds, "sqlite": file_rounds, "redis": redis_rounds},
+        "machine": machine() | servers,
+        "versions": {name: version(package) for name, package in PACKAGES.items()},
         "times": times,
         "sizes": sizes,
     }
     return result
 
 
-def _rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
+def _redis(
+    loop: asyncio.AbstractEventLoop, rounds: int, keys: int, say: Callable[[str], None]
+) -> tuple[dict[str, Rows], Rows, str]:
+    """All of it on one server: the tables of times, the sizes, the server's version."""
+    times = {}
+    with RedisServer() as server:
+        for table, group in redis_contenders.lone(server.url, loop).items():
+            say(table)
+            times[table] = _rows(measure(group, 2 * rounds))
+        for table, group in redis_contenders.crowds(server.url, loop).items():
+            say(table)
+            times[table] = _rows(measure(group, rounds, turn_seconds=CROWD_TURN_SECONDS, warm_up=CROWD_WARM_UP))
+        say("redis, size")
+        sizes = [asdict(row) for row in redis_size.on_redis(server.url, loop, keys)]
+        return times, sizes, server.info("server")["redis_version"]
+
+
+def _rows(timings: Sequence[Timing]) -> Rows:
     first = timings[0].best_us
     return [
         {
