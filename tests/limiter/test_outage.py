@@ -153,3 +153,32 @@ def test_an_adjustment_that_failed_is_not_counted(store: MoodyStore) -> None:
             lease.adjust(rpm=5)
         assert lease.consumed == {"rpm": 1}
         store.away = False
+
+
+class ForgetfulStore(MemoryStore):
+    """Does it, and loses the answer."""
+
+    in_process = False
+    loses = False
+
+    def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        answers = super().settle(batch, now_ms)
+        if self.loses:
+            raise RateLimiterUnavailable("the answer was lost")
+        return answers
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_may_have_been_given_back_is_not_given_back_again(landed: bool) -> None:
+    store = ForgetfulStore() if landed else MoodyStore()
+    register_store("forgetful", lambda url, timeout: store)
+    limiter = SyncRateLimiter("forgetful://")
+    with pytest.raises(ValueError), limiter.acquire("e", "r", {"rpm": 50}, [RPM]) as lease:
+        store.loses = store.away = True
+        for change in (lambda: lease.release(rpm=30), lambda: lease.adjust(rpm=-5), lambda: lease.adjust(rpm=7)):
+            with pytest.raises(RateLimiterUnavailable):
+                change()
+        assert lease.consumed == {"rpm": 15}
+        store.loses = store.away = False
+        raise ValueError
+    assert limiter.available("e", "r", [RPM]) == {"rpm": 60 - 7 if landed else 60 - 35}

@@ -96,6 +96,10 @@ class BaseLease:
         self._add(moved)
         try:
             yield from Settle(Request(Mode.FORCE, self._chain.keys, self._chain.shape.spread(moved)))
+        except RateLimiterUnavailable:
+            # Nobody knows whether it landed. What may have been given back must not be given back again.
+            self._add({name: -milli for name, milli in moved.items() if milli > 0})
+            raise
         except Exception:
             self._add({name: -milli for name, milli in moved.items()})
             raise

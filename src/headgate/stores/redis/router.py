@@ -18,8 +18,9 @@ from .url import Address, Settings
 
 # Seconds before each further attempt, after a server said that it may be done in a moment.
 _PAUSES = (0, 0.02, 0.05, 0.1, 0.2, 0.3)
-# More redirections than a cluster needs in which not all have heard of the last moves yet.
-_ROUNDS = 16
+# So many redirections are followed at once. Nodes that go on sending a command to and fro have not all heard of the
+# last move yet, and will in a moment.
+_AT_ONCE = 4
 # So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
 _LOSSES = 3
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
@@ -111,7 +112,8 @@ class Router:
         """
         delivery = _Delivery(commands, self._in_a_moment)
         pauses = iter(_PAUSES)
-        for _ in range(_ROUNDS):
+        at_once = 0
+        while True:
             sends, numbers = yield from self._sends_plan(delivery)
             results = first or (yield from Exchange(sends))
             first = ()
@@ -120,7 +122,8 @@ class Router:
                 yield from self._received_plan(delivery, send, sent, result)
             if not delivery.waiting:
                 break
-            if delivery.patient:
+            at_once += not delivery.patient
+            if delivery.patient or at_once > _AT_ONCE:
                 pause = next(pauses, None)
                 if pause is None:
                     break
