@@ -1,4 +1,4 @@
-"""Four processes of four threads on one file: nothing lost, nothing counted twice, killed or not."""
+"""Four processes of four threads on one store: nothing lost, nothing counted twice, killed or not."""
 
 from __future__ import annotations
 
@@ -42,20 +42,18 @@ RATES: list[tuple[str, Limit]] = [(COMPANY, COMPANY_RATE), *product(TEAMS, [TEAM
 seeds = pytest.mark.parametrize("seed", [1, 2, 3] if STRESS else [1])
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "load.db"
-
-
-@pytest.fixture
-def url(file: Path) -> str:
-    url = f"sqlite:///{file}"
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'load.db'}"
+    else:
+        url = request.getfixturevalue("own_redis_server").url
     configure(url)
     return url
 
 
 @seeds
-def test_every_token_is_accounted_for(seed: int, url: str, file: Path, tmp_path: Path) -> None:
+def test_every_token_is_accounted_for(seed: int, url: str, tmp_path: Path) -> None:
     with Crowd(url, tmp_path, random.Random(seed)) as crowd:
         crowd.start(PROCESSES)
         crowd.wait_until_busy()
@@ -63,33 +61,39 @@ def test_every_token_is_accounted_for(seed: int, url: str, file: Path, tmp_path:
         crowd.stop()
     journals = read_journals(tmp_path)
     assert all(journal[-1].outcome for journal in journals), "nobody was killed, nothing is in doubt"
-    check(journals, url, file)
+    check(journals, url)
 
 
 @seeds
 @pytest.mark.timeout(600)
-def test_every_token_is_accounted_for_after_kill_9(seed: int, url: str, file: Path, tmp_path: Path) -> None:
+def test_every_token_is_accounted_for_after_kill_9(seed: int, url: str, tmp_path: Path) -> None:
     chance = random.Random(seed)
+    seconds = (60 if STRESS else 6) if is_a_file(url) else (4 if STRESS else 2)
     with Crowd(url, tmp_path, chance) as crowd:
         crowd.start(PROCESSES)
         crowd.wait_until_busy()
-        end = time.monotonic() + (60 if STRESS else 6)
+        end = time.monotonic() + seconds
         while time.monotonic() < end or crowd.killed < LEAST_KILLS:
             time.sleep(chance.uniform(0.02, 0.4))
             crowd.kill_some()
         crowd.wait_until_busy()
         crowd.stop()
-    check(read_journals(tmp_path), url, file)
+    check(read_journals(tmp_path), url)
 
 
-def check(journals: list[list[Operation]], url: str, file: Path) -> None:
+def is_a_file(url: str) -> bool:
+    return url.startswith("sqlite:")
+
+
+def check(journals: list[list[Operation]], url: str) -> None:
     with SyncRateLimiter(url) as limiter:
         operations = [operation for journal in journals for operation in clear_doubt(journal, limiter)]
         check_the_ledgers(operations, limiter)
         check_the_pool(operations, limiter)
         check_the_rates(operations, limiter)
         check_it_works(limiter)
-    check_the_file(file)
+    if is_a_file(url):
+        check_the_file(Path(url.removeprefix("sqlite:///")))
 
 
 def check_the_ledgers(operations: list[Operation], limiter: SyncRateLimiter) -> None:
