@@ -153,8 +153,14 @@ class _Wire:
             await self._hang_up_all()
 
     async def _hang_up_all(self) -> None:
-        for address in list(self._resting):
-            await self.hang_up(address)
+        """Wait for the end of each, which with TLS takes a while: the loop may be closed right after."""
+        resting = [used for of_server in self._resting.values() for used, _ in of_server]
+        self._resting.clear()
+        closing = asyncio.gather(*(used.disconnect() for used in resting), return_exceptions=True)
+        try:
+            await asyncio.wait_for(closing, self.timeout_seconds)
+        except asyncio.TimeoutError:
+            pass
 
 
 async def _is_alive(resting: Any) -> bool:
