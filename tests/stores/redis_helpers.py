@@ -102,7 +102,7 @@ def fail_over(sentinels: RedisSentinel) -> RedisServer:
         sentinels.wait_until_ok()
         eventually(sentinels._accept_failover, "a sentinel accepts a failover")
         eventually(
-            lambda before=given_up: sentinels._has_failed_over() or _given_up(sentinels) > before,  # type: ignore[misc]
+            lambda before=given_up: sentinels._has_failed_over() or _given_up(sentinels) > before,
             "the replica has become the primary, or the sentinels have given up",
         )
     return sentinels.wait_for_failover()

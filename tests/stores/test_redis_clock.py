@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from redis_helpers import both_kinds, opened, take_all
 
 from headgate import Limit
@@ -20,17 +21,27 @@ def server_ms(server: RedisServer) -> int:
 
 
 @both_kinds
-def test_back_and_forth_nothing_is_minted(kind: str, stepped_redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("limits", [[TEN_AN_HOUR], [TEN_AN_HOUR, Limit.per_day("m", 1000)]], ids=["one", "two"])
+def test_back_and_forth_nothing_is_minted(kind: str, limits: list[Limit], stepped_redis_server: RedisServer) -> None:
     server = stepped_redis_server
     with opened(kind, server.url) as limiter:
         begun = latest = server_ms(server)
-        admitted = take_all(limiter, "e", TEN_AN_HOUR)
-        for step in (-1800, 1800, -2700, 2700, 1500, -1500, 1500, -3000, 3000, -60, 60):
+        admitted = 0
+
+        def take(most: int) -> int:
+            """One after the other, up to so many."""
+            wish = {limit.name: 1 for limit in limits}
+            return next((taken for taken in range(most) if not limiter.try_acquire("e", "r", wish, limits)), most)
+
+        for step in (0, -1800, 1800, -2700, 2700, -600, 600):
             server.step_clock(step)
-            admitted += take_all(limiter, "e", TEN_AN_HOUR)
+            admitted += take(1)  # and the rest stays
+        for step in (0, -1800, 1800, -2700, 2700, 1500, -1500, 1500, -3000, 3000, -60, 60):
+            server.step_clock(step)
+            admitted += take(1000)
             latest = max(latest, server_ms(server))
             assert admitted <= 10 + (latest - begun) / (1000 * TOKEN_SECONDS)
-            assert 0 < limiter.time_until_available("e", "r", {"n": 1}, [TEN_AN_HOUR]) <= TOKEN_SECONDS
+            assert 0 < limiter.time_until_available("e", "r", {"n": 1}, limits) <= TOKEN_SECONDS
         assert admitted >= 10 + 1500 // TOKEN_SECONDS, "time that went by counts"
         server.step_clock(3600)
         assert limiter.available("e", "r", [TEN_AN_HOUR]) == {"n": 10}

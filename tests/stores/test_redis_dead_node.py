@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from redis_helpers import Load, both_kinds, fixed, on_server, opened, patiently
+from redis_helpers import Load, attempt, both_kinds, fixed, on_server, opened, patiently
 
 from headgate import RateLimiterUnavailable
 from headgate.core.decide import Mode, Part, Request
 from headgate.core.errors import PartlyUnavailable
 from headgate.core.names import StoredId, bucket_key
-from headgate.stores import open_store
+from headgate.stores import open_async_store, open_store
 from headgate.testing.servers.process import eventually
 from headgate.testing.servers.redis import RedisCluster
 
@@ -87,6 +88,25 @@ def used(limiter: Any, entity_id: str, resource: str) -> int:
     return sum(int(bucket.limit.capacity - bucket.available) for bucket in limiter.get_buckets(entity_id, resource))
 
 
+def takes(entities: list[str], resource: str) -> list[Request]:
+    part = Part(0, TEN, 1000)
+    return [Request(Mode.TAKE, (bucket_key("default", StoredId(one), resource),), (part,)) for one in entities]
+
+
+@contextmanager
+def settling(kind: str, url: str, timeout_seconds: float) -> Iterator[Callable[[list[Request]], Any]]:
+    """`settle` of a store of either kind."""
+    if kind == "sync":
+        store = open_store(url, timeout_seconds)
+        yield lambda batch: store.settle(batch, None)
+        store.close()
+    else:
+        loop, coroutines = asyncio.new_event_loop(), open_async_store(url, timeout_seconds)
+        yield lambda batch: loop.run_until_complete(coroutines.settle(batch, None))
+        loop.run_until_complete(coroutines.close())
+        loop.close()
+
+
 @both_kinds
 class TestHanging:
     def test_it_does_not_keep_others_from_the_rest(self, kind: str, cluster: RedisCluster, r: str) -> None:
@@ -109,6 +129,20 @@ class TestHanging:
                     lambda: [decision.degraded for decision in limiter.together(calls)] == [True, False, False] * 3,
                     "all but those who need it get an answer",
                 )
+
+    def test_nor_when_it_goes_on_hanging(self, kind: str, cluster: RedisCluster, r: str) -> None:
+        """Then there is no connection to it any more, and to make one takes for ever."""
+        batch = takes(entities_of(cluster), r)
+        with settling(kind, url_of(cluster), 0.4) as settle:
+            settle(batch)
+
+            def answered() -> list[bool]:
+                error = attempt(lambda: settle(batch))
+                return [answer is not None for answer in getattr(error, "answers", [])]
+
+            with hanging(cluster):
+                answered()
+                eventually(lambda: answered() == [False, True, True], "all but those who need it get an answer")
 
     def test_of_a_cascade_nothing_stays_taken_elsewhere(self, kind: str, cluster: RedisCluster, r: str) -> None:
         child, _, grandparent = chain_of(cluster)
@@ -136,15 +170,11 @@ class TestDead:
             for one in others:
                 assert used(limiter, one, r) == threads.admitted[one] + tasks.admitted[one]
 
-    def test_a_batch_is_answered_in_part(self, damaged_cluster: RedisCluster, r: str) -> None:
-        batch = [
-            Request(Mode.TAKE, (bucket_key("default", StoredId(one), r),), (Part(0, TEN, 1000),))
-            for one in entities_of(damaged_cluster) * 2
-        ]
-        store = open_store(url_of(damaged_cluster), 1.0)
-        with pytest.raises(PartlyUnavailable, match="cannot be reached") as caught:
-            store.settle(batch, None)
-        store.close()
+    @both_kinds
+    def test_a_batch_is_answered_in_part(self, kind: str, damaged_cluster: RedisCluster, r: str) -> None:
+        partly = pytest.raises(PartlyUnavailable, match="cannot be reached")
+        with settling(kind, url_of(damaged_cluster), 10.0) as settle, partly as caught:
+            settle(takes(entities_of(damaged_cluster) * 2, r))
         left = [answer and answer.levels[0][0] for answer in caught.value.answers]
         assert left == [None, 9000, 9000, None, 8000, 8000]
 

@@ -16,6 +16,7 @@ from headgate.testing.servers.redis import RedisCluster, RedisServer
 
 TEN = fixed(10)
 PER_SECOND = Limit.per_second("n", 10)
+BILLIONS = Limit.custom("n", 10**12, 10**12, 100)
 PER_DAY = Limit.per_day("day", 10)
 TEN_A_YEAR = Limit.custom("n", 10, 10, 366 * 86_400)
 ROUNDING = 1.00001
@@ -128,6 +129,7 @@ class TestLife:
             lambda it: it.try_acquire("e", "r", {"n": 10}, [PER_SECOND]),
             lambda it: it.adjust("e", "r", {"n": 5_000}, [PER_SECOND]),
             lambda it: it.adjust("e", "r", {"n": 900_000_000}, [PER_SECOND]),
+            lambda it: it.adjust("e", "r", {"n": 7_000_000_000_000}, [BILLIONS]),
             lambda it: it.penalize("e", "r", seconds=500, limits=[PER_SECOND]),
             lambda it: it.penalize("e", "r", seconds=500, factor=0, limits=[PER_SECOND, PER_DAY]),
             lambda it: it.try_acquire("e", "r", {"n": 10, "day": 1}, [PER_SECOND, PER_DAY]),
@@ -137,8 +139,8 @@ class TestLife:
             lambda it: [it.adjust("e", "r", {"n": 7}, [PER_SECOND]), it.adjust("e", "r", {"n": 1}, [TEN_A_YEAR])],
         ],
         ids=[
-            "taken", "empty", "debt", "large debt", "penalty", "penalty and empty", "two periods", "two periods, debt",
-            "one after the other", "given back", "a slower limit",
+            "taken", "empty", "debt", "large debt", "huge debt", "penalty", "penalty and empty", "two periods",
+            "two periods, debt", "one after the other", "given back", "a slower limit",
         ],
     )  # fmt: skip
     def test_by_the_servers_clock(self, kind: str, server: RedisServer, use: Callable[[Any], Any]) -> None:

@@ -5,6 +5,7 @@ A take is sent again: at worst it is charged twice. What gives back is not: done
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from redis_helpers import Load, Relay, both_kinds, calls, fixed, opened
 
 from headgate import Limit, RateLimiterUnavailable
+from headgate.stores.redis.blocking import RedisStore
+from headgate.stores.redis.exchange import Send
+from headgate.stores.redis.url import read_url
 from headgate.testing.servers.redis import RedisServer
 
 TEN = fixed(10)
@@ -200,3 +204,25 @@ class TestClosedAtRest:
                 load.goes_on(5)
         with opened(kind, own_redis_server.url) as limiter:
             assert load.admitted["e"] <= 1_000_000 - left(limiter, plenty)
+
+
+def test_connections_are_hung_up_while_other_threads_come_and_go(own_redis_server: RedisServer) -> None:
+    """Whoever loses a connection closes all that rest, one by one. Meanwhile one is taken, and another returned."""
+    store = RedisStore(read_url(own_redis_server.url), 10.0)
+    wire, address = store._wire, ("127.0.0.1", own_redis_server.port)
+    connections = [wire.take(Send(address, ()), time.monotonic() + 10) for _ in range(4)]
+    for one in connections[:3]:
+        wire.rest(address, one)
+    resting = wire._resting[address]  # another thread has it in its hands
+    closed = []
+
+    def close(number: int) -> None:
+        closed.append(number)
+        if len(closed) == 1:
+            resting.pop()
+            resting.append((connections[3], time.monotonic()))
+
+    for number, one in enumerate(connections):
+        one.disconnect = lambda *_, number=number: close(number)
+    wire.hang_up(address)
+    assert len(closed) >= 2

@@ -129,8 +129,13 @@ class _Wire:
         resting.append((used, time.monotonic()))
 
     def hang_up(self, address: Address) -> None:
-        for resting, _ in self._resting.pop(address, ()):
-            resting.disconnect()
+        resting = self._resting.pop(address, None)
+        while resting:
+            try:
+                used, _ = resting.pop()
+            except IndexError:  # another thread was faster
+                break
+            used.disconnect()
 
     def close(self) -> None:
         self._closed = True
@@ -157,7 +162,9 @@ class _Talk:
     def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, Exchange):
             until = min(self._deadline, time.monotonic() + self._left() * call.share)
-            begun = [(send, self._send(send, until)) for send in call.sends]
+            # To connect to one that hangs must not use up the time of the others.
+            share = 0.5 if len(call.sends) > 1 else 1
+            begun = [(send, self._send(send, until, share)) for send in call.sends]
             return [used if isinstance(used, Lost) else self._receive(send, used, until) for send, used in begun]
         if isinstance(call, MoreTime):
             self._deadline = time.monotonic() + self._wire.timeout_seconds
@@ -193,11 +200,12 @@ class _Talk:
     def _left(self) -> float:
         return self._deadline - time.monotonic()
 
-    def _send(self, send: Send, until: float) -> Any:
+    def _send(self, send: Send, until: float, share: float) -> Any:
         if self._left() <= 0:
             return self._late(sent=False)
         try:
-            used = self._wire.take(send, until)
+            now = time.monotonic()
+            used = self._wire.take(send, now + (until - now) * share)
         except (exceptions.RedisError, OSError) as error:
             return Lost(f"cannot be reached: {error}", sent=False, late=self._left() <= 0)
         try:
