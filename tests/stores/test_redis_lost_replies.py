@@ -6,7 +6,8 @@ A take is sent again: at worst it is charged twice. What gives back is not: done
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -214,15 +215,18 @@ def test_connections_are_hung_up_while_other_threads_come_and_go(own_redis_serve
     for one in connections[:3]:
         wire.rest(address, one)
     resting = wire._resting[address]  # another thread has it in its hands
-    closed = []
+    hung_up = []
 
-    def close(number: int) -> None:
-        closed.append(number)
-        if len(closed) == 1:
-            resting.pop()
+    def disconnect(one: Any, really: Callable[[], None]) -> None:
+        really()
+        hung_up.append(one)
+        if len(hung_up) == 1:
+            taken, _ = resting.pop()
+            taken.disconnect()
             resting.append((connections[3], time.monotonic()))
 
-    for number, one in enumerate(connections):
-        one.disconnect = lambda *_, number=number: close(number)
+    for one in connections:
+        one.disconnect = partial(disconnect, one, one.disconnect)
     wire.hang_up(address)
-    assert len(closed) >= 2
+    assert len(hung_up) >= 2
+    connections[3].disconnect()
