@@ -56,6 +56,7 @@ bench: .venv/bench servers
 
 servers:
 	@sh tests/servers/install.sh
+	@sh tests/servers/install_dynamodb.sh
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .engines .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,13 +1,16 @@
-"""Redis servers for the tests, started when the first test asks for one; under xdist each worker has its own."""
+"""Servers for the tests, started when the first test asks for one; under xdist each worker has its own."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from headgate.testing.servers.dynamodb import DynamoDBLocal, Dynoxide, Engine, Ministack, aws_environment
 from headgate.testing.servers.redis import (
     NotInstalledError,
     RedisCluster,
@@ -15,6 +18,12 @@ from headgate.testing.servers.redis import (
     RedisServer,
     redis_server_binary,
 )
+
+DYNAMODB_ENGINES: dict[str, type[Engine]] = {
+    "ministack": Ministack,
+    "dynamodb_local": DynamoDBLocal,
+    "dynoxide": Dynoxide,
+}
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +91,99 @@ def stepped_redis_server(redis_installed: None, faketime_installed: None) -> Ite
     """One for a test alone, with a clock that can be stepped."""
     with RedisServer(faketime=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def dynamodb_wanted() -> None:
+    if os.environ.get("HEADGATE_SKIP_DYNAMODB") == "1":
+        pytest.skip("HEADGATE_SKIP_DYNAMODB=1")
+
+
+@pytest.fixture(scope="session")
+def ministack(dynamodb_wanted: None) -> Iterator[Engine]:
+    """One for all tests: use tables of your own, and leave it running."""
+    missing = why_not("ministack")
+    if missing:
+        pytest.fail(f"{missing}; or set HEADGATE_SKIP_DYNAMODB=1 to do without these tests", pytrace=False)
+    with Ministack() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def dynamodb_local(dynamodb_wanted: None) -> Iterator[Engine]:
+    """One for all tests: use tables of your own, and leave it running."""
+    missing = why_not("dynamodb_local")
+    if missing:
+        pytest.skip(missing)
+    with DynamoDBLocal() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def dynoxide(dynamodb_wanted: None) -> Iterator[Engine]:
+    """One for all tests: use tables of your own, and leave it running."""
+    missing = why_not("dynoxide")
+    if missing:
+        pytest.skip(missing)
+    with Dynoxide() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session", params=DYNAMODB_ENGINES)
+def dynamodb_engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine in turn, for what must hold on all of them."""
+    engine: Engine = request.getfixturevalue(request.param)
+    return engine
+
+
+@pytest.fixture
+def own_ministack(dynamodb_wanted: None) -> Iterator[Ministack]:
+    """One for a test alone, to be killed and paused."""
+    with Ministack() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def aws_credentials(request: pytest.FixtureRequest) -> Iterator[str]:
+    """In the environment, and for the tests of a file: an account of its own. The access key."""
+    digest = hashlib.sha256(request.node.nodeid.encode()).digest()
+    access_key = f"{int.from_bytes(digest[:5], 'big') % 10**12:012}"
+    with aws_environment(access_key):
+        yield access_key
+
+
+def why_not(name: str) -> str | None:
+    """Why an engine cannot run here."""
+    if name == "dynamodb_local" and os.environ.get("HEADGATE_SKIP_DYNAMODB_LOCAL") == "1":
+        return "HEADGATE_SKIP_DYNAMODB_LOCAL=1"
+    try:
+        DYNAMODB_ENGINES[name].find()
+    except NotInstalledError as error:
+        return str(error)
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note on which engines a test runs; with its report this comes to where the summary is written."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    named = {value for value in parameters if isinstance(value, str)} | set(getattr(item, "fixturenames", ()))
+    item.user_properties += [("dynamodb_engine", name) for name in DYNAMODB_ENGINES if name in named]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say on which DynamoDB engines the tests ran, and why not on the others."""
+    ran: Counter[str] = Counter()
+    for report in [one for status in ("passed", "failed", "skipped") for one in terminalreporter.getreports(status)]:
+        did = int(report.when == "call" and not report.skipped)
+        ran.update({name: did for key, name in report.user_properties if key == "dynamodb_engine"})
+    if not ran:
+        return
+    if os.environ.get("HEADGATE_SKIP_DYNAMODB") == "1":
+        terminalreporter.write_line("DynamoDB engines: none, HEADGATE_SKIP_DYNAMODB=1")
+        return
+    parts = []
+    for name, kind in DYNAMODB_ENGINES.items():
+        if name in ran:
+            count = f"{ran[name] or 'no'} test{'s' if ran[name] > 1 else ''}"
+            parts.append(f"{kind.name}: {count}" + ("" if ran[name] else f", {why_not(name) or 'all skipped'}"))
+    terminalreporter.write_line(f"DynamoDB engines: {'; '.join(parts)}")

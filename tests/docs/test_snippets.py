@@ -2,8 +2,8 @@
 
 Every ```python block of README.md, CONTRIBUTING.md and docs/ is a program of its own, run in an empty folder. It may
 await at the top level. What it prints is held against the comments `# -> ...` on its print lines, if there are any.
-A block marked ```python no-run is not run: for code that needs a network. Where it says redis://localhost:6379/0, a
-server of the tests is used.
+A block marked ```python no-run is not run: for code that needs a network. Where it says redis://localhost:6379/0 or
+dynamodb://headgate?region=us-east-1, a server of the tests is used.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import gc
 import inspect
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pytest
 
@@ -65,12 +66,16 @@ def split(page: Path) -> tuple[list[Block], str]:
     return blocks, "\n".join(prose)
 
 
+REDIS = "redis://localhost:6379/0"
+DYNAMODB = "dynamodb://headgate?region=us-east-1"
 BLOCKS = [block for page in PAGES for block in split(page)[0] if block.info.split()[:1] == ["python"]]
 
 
-def execute(block: Block, redis_url: str = "") -> dict[str, Any]:
-    """Run a block; its names. Tracebacks show the line of the page."""
-    source = "\n" * block.line + block.source.replace("redis://localhost:6379/0", redis_url)
+def execute(block: Block, urls: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a block; its names. Tracebacks show the line of the page. `urls`: of servers, by the URL the page has."""
+    source = "\n" * block.line + block.source
+    for written, url in (urls or {}).items():
+        source = source.replace(written, url)
     code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     names: dict[str, Any] = {"__name__": "snippet"}
     running = eval(code, names)
@@ -98,13 +103,16 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 )
 @pytest.mark.usefixtures("alone")
 def test_snippet(block: Block, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
-    redis_url = ""
-    if "redis://localhost" in block.source:
+    urls = {}
+    if REDIS in block.source:
         server = request.getfixturevalue("redis_server")
         with server.client() as client:
             client.flushall()
-        redis_url = server.url
-    execute(block, redis_url)
+        urls[REDIS] = server.url
+    if DYNAMODB in block.source:
+        request.getfixturevalue("aws_credentials")
+        urls[DYNAMODB] = request.getfixturevalue("ministack").url(f"t{uuid4().hex}")
+    execute(block, urls)
     expected = EXPECTED.findall(block.source)
     if expected:
         assert capsys.readouterr().out.splitlines() == expected

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from headgate.stores import open_store
 from headgate.testing.conformance import StoreConformance
+from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.redis import RedisCluster, RedisServer
 
 
@@ -40,3 +43,22 @@ class TestRedisCluster(StoreConformance):
             with server.client() as client:
                 client.flushdb()
         return redis_cluster.url
+
+
+class TestDynamoDB(StoreConformance):
+    """A table for each test."""
+
+    settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # of an engine on a busy machine
+    histories = 8
+
+    @pytest.fixture
+    def url(self, ministack: Engine, aws_credentials: str) -> str:
+        url = ministack.url(f"t{uuid.uuid4().hex}")
+        set_up(url)
+        return url
+
+
+def set_up(url: str) -> None:
+    store = open_store(url, 5.0)
+    store.setup()
+    store.close()

@@ -109,7 +109,7 @@ class Bucket:
         """Let nothing pass for `block_ms`, and keep `keep_milli` thousandths of the tokens there are."""
         if block_ms:
             self.blocked_until_ms = max(self.blocked_until_ms, self.settled_at_ms + block_ms)
-        if keep_milli < MILLI and self.tokens_milli > 0:
+        if keep_milli < MILLI and self.tokens_milli >= 0:
             self.tokens_milli = self.tokens_milli * keep_milli // MILLI
             self.remainder = 0
         self.changed = True

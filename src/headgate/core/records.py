@@ -64,6 +64,14 @@ class BucketRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """What a store has cleared away, or put right, that nobody needed any more."""
+
+    buckets: int = 0
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Entity:
     """Whoever is limited: a tenant, a user, an API key, a vendor. May hang below a parent."""
 

@@ -7,6 +7,7 @@ from .clock import Clock, SystemClock
 from .decision import Decision
 from .lease import Lease, SyncLease
 from .overview import BucketStatus, EntityCapacity, ResourceCapacity
+from .reconcile import Reconciled
 from .synchronous import SyncRateLimiter
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "OnError",
     "OnUnavailable",
     "RateLimiter",
+    "Reconciled",
     "ResourceCapacity",
     "SyncLease",
     "SyncRateLimiter",

@@ -13,7 +13,7 @@ from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Once, Settle, Sleep, StoreCall, arun
 from ..stores import InProcessStore, OffloadedStore, open_async_store
-from . import config, entities, life, overview, tokens
+from . import config, entities, life, overview, reconcile, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import coroutine
 from .chain import Chain
@@ -168,6 +168,7 @@ class RateLimiter(BaseLimiter):
     get_buckets = coroutine(overview.get_buckets_plan)
     get_resource_capacity = coroutine(overview.get_resource_capacity_plan)
 
+    reconcile = coroutine(reconcile.reconcile_plan)
     setup = coroutine(life.setup_plan)
     ping = coroutine(life.ping_plan)
 

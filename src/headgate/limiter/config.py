@@ -159,6 +159,7 @@ def set_limits_plan(
             Put(keys.custom_key(namespace, resource, entity_id), {}),
         ],
     )
+    limiter._cache.note_entities_have_their_own()  # a list may be late to know
 
 
 def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[Limit]]:

@@ -9,6 +9,7 @@ from ..core.errors import EntityExists, EntityNotFound, ValidationError, Version
 from ..core.names import StoredId, bucket_key
 from ..core.records import ABSENT, Change, Check, Delete, Entity, Page, Put, Record
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
+from ..stores.contract import MAX_CHANGES
 from . import keys
 from .base import BaseLimiter
 from .config import MAX_ANCESTORS, write_limits_plan
@@ -51,6 +52,7 @@ def create_entity_plan(
             raise EntityExists(entity_id) from None
         raise
     limiter._cache.clear()
+    limiter._cache.note_entities_have_their_own()  # a list may be late to know
     return _entity(Record(key, value, ABSENT + 1))
 
 
@@ -88,11 +90,15 @@ def update_entity_plan(
             changes.append(Put(keys.child_key(limiter.namespace, new_parent, entity_id), {}))
     yield from WriteRecords(changes)
     limiter._cache.clear()
+    limiter._cache.note_entities_have_their_own()  # a list may be late to know
     return _entity(Record(record.key, value, record.version + 1))
 
 
 def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
-    """Delete an entity, its stored limits and its buckets. Its children have to go, or move, first."""
+    """Delete an entity, its stored limits and its buckets. Its children have to go, or move, first.
+
+    The entity and its limits go at once, or, if it has very many of them, the limits first.
+    """
     namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
     record = yield from _read_plan(limiter, entity_id)
     children = yield from ListRecords(keys.children_prefix(namespace, entity_id), limit=3)
@@ -104,23 +110,35 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
     changes: list[Change] = [Delete(record.key, record.version)]
     if record.value["parent_id"] is not None:
         changes.append(Delete(keys.child_key(namespace, record.value["parent_id"], entity_id)))
+    limits = yield from _delete_limits_plan(limiter, record, MAX_CHANGES - 1 - len(changes))  # one is the revision
+    yield from write_limits_plan(limiter, [*changes, *limits])
     cursor: str | None = None
-    while True:
-        page = yield from ListRecords(keys.entity_limits_prefix(namespace, entity_id), cursor)
-        for stored in page:
-            changes.append(Delete(stored.key))
-            changes.append(Delete(keys.custom_key(namespace, keys.last_part(stored.key), entity_id)))
-        cursor = page.cursor
-        if cursor is None:
-            break
-    yield from write_limits_plan(limiter, changes)
-    cursor = None
     while True:
         rows = yield from ListBuckets(namespace, entity_id=entity_id, cursor=cursor)
         yield from DeleteBuckets([bucket_key(namespace, entity_id, row.resource) for row in rows])
         cursor = rows.cursor
         if cursor is None:
             return
+
+
+def _delete_limits_plan(limiter: BaseLimiter, entity: Record, room: int) -> Plan[list[Change]]:
+    """Delete an entity's limits, as long as it is the one that was read, but for the last ones, which are `room`."""
+    entity_id = keys.last_id(entity.key)
+    doomed: list[Change] = []
+    cursor: str | None = None
+    while True:
+        page = yield from ListRecords(keys.entity_limits_prefix(limiter.namespace, entity_id), cursor)
+        for stored in page:
+            resource = keys.last_part(stored.key)
+            doomed += [Delete(stored.key), Delete(keys.custom_key(limiter.namespace, resource, entity_id))]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    at_once = MAX_CHANGES - 2
+    while len(doomed) > room:
+        yield from write_limits_plan(limiter, [Check(entity.key, entity.version), *doomed[:at_once]])
+        doomed = doomed[at_once:]
+    return doomed
 
 
 def get_children_plan(

@@ -13,7 +13,7 @@ from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import Limit
 from ..plan import Call, Once, Settle, Sleep, StoreCall, run
 from ..stores import InProcessStore, open_store
-from . import config, entities, life, overview, tokens
+from . import config, entities, life, overview, reconcile, tokens
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import blocking
 from .chain import Chain
@@ -170,6 +170,7 @@ class SyncRateLimiter(BaseLimiter):
     get_buckets = blocking(overview.get_buckets_plan)
     get_resource_capacity = blocking(overview.get_resource_capacity_plan)
 
+    reconcile = blocking(reconcile.reconcile_plan)
     setup = blocking(life.setup_plan)
     ping = blocking(life.ping_plan)
 

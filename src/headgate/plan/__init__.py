@@ -19,6 +19,7 @@ from .calls import (
     Setup,
     Sleep,
     StoreCall,
+    Sweep,
     WriteRecords,
 )
 from .drivers import arun, run
@@ -36,6 +37,7 @@ __all__ = [
     "Setup",
     "Sleep",
     "StoreCall",
+    "Sweep",
     "WriteRecords",
     "arun",
     "run",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..core.decide import Answer, Request
 from ..core.names import StoredId
-from ..core.records import BucketRow, Change, Page, Record
+from ..core.records import BucketRow, Change, Page, Record, Swept
 
 T_co = TypeVar("T_co", covariant=True)
 Plan: TypeAlias = "Generator[Call[Any], Any, T_co]"
@@ -99,6 +99,15 @@ class DeleteBuckets(StoreCall[None]):
 
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return (self.keys,)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(StoreCall[Swept]):
+    method: ClassVar[str] = "sweep"
+    namespace: str
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return self.namespace, now_ms
 
 
 @dataclass(frozen=True, slots=True)

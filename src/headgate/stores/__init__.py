@@ -24,6 +24,7 @@ __all__ = [
 _BUILT_IN = {
     "memory": "memory",
     "sqlite": "sqlite",
+    "dynamodb": "dynamodb",
     "redis": "redis",
     "rediss": "redis",
     "redis+unix": "redis",

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.records import BucketRow, Change, Page, Record
+from ..core.records import BucketRow, Change, Page, Record, Swept
 from .contract import SettledThenCancelled, Store
 
 T = TypeVar("T")
@@ -69,6 +69,9 @@ class OffloadedStore:
 
     async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         return await self._call(self.blocking.list_records, prefix, cursor, limit, now_ms)
+
+    async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        return await self._call(self.blocking.sweep, namespace, now_ms)
 
     async def setup(self) -> None:
         await self._call(self.blocking.setup)

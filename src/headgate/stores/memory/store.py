@@ -16,7 +16,7 @@ from ...core.decide import Answer, Parts, Request, decide, take, take_one
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
-from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
+from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 
 # A bucket that was used this recently is kept even if it is full.
 IDLE_MS = 60_000
@@ -89,9 +89,7 @@ class MemoryStore:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
         for _ in range(min(2, len(self._hand))):
             key = self._hand.popleft()
-            idle_ms = now_ms - IDLE_MS
-            buckets = _buckets(self._rows[key])
-            if all(bucket.settled_at_ms <= idle_ms and bucket.full_at_ms() <= now_ms for bucket in buckets):
+            if _is_idle(_buckets(self._rows[key]), now_ms):
                 del self._rows[key]
             else:
                 self._hand.append(key)
@@ -178,6 +176,20 @@ class MemoryStore:
                 found.append(record)
         return Page(found)
 
+    def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        assert now_ms is not None
+        with self._lock:
+            records = len(self._records)
+            self._forget_expired(now_ms)
+            idle = [
+                key
+                for key, row in self._rows.items()
+                if row and key.startswith(f"{namespace}/") and _is_idle(_buckets(row), now_ms)
+            ]
+            for key in idle:
+                self._rows[key] = {}  # the hand takes the empty row away
+            return Swept(len(idle), records - len(self._records))
+
     def setup(self) -> None:
         pass
 
@@ -194,6 +206,11 @@ def _expired(stored: _Stored, now_ms: int | None) -> bool:
 
 def _buckets(row: _Row) -> Iterable[Bucket]:
     return row.values() if isinstance(row, dict) else (row,)
+
+
+def _is_idle(buckets: Iterable[Bucket], now_ms: int) -> bool:
+    idle_ms = now_ms - IDLE_MS
+    return all(bucket.settled_at_ms <= idle_ms and bucket.full_at_ms() <= now_ms for bucket in buckets)
 
 
 def _settled_copies(buckets: Iterable[Bucket], now_ms: int) -> tuple[Bucket, ...]:

@@ -12,7 +12,7 @@ from redis import connection as redis_connection
 from redis import exceptions
 
 from ...core.decide import Answer, Request
-from ...core.records import BucketRow, Change, Page, Record
+from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, run
 from .driver import REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
 from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
@@ -64,6 +64,9 @@ class RedisStore:
 
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         return self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
+
+    def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        return Swept()  # everything expires by itself
 
     def setup(self) -> None:
         self._run(self._plans.setup_plan())

@@ -12,7 +12,7 @@ from redis import exceptions
 from redis.asyncio import connection as redis_connection
 
 from ...core.decide import Answer, Request
-from ...core.records import BucketRow, Change, Page, Record
+from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import SettledThenCancelled
 from .driver import REFUSALS, RESTED_SECONDS, connection, packed, reply_error
@@ -74,6 +74,9 @@ class AsyncRedisStore:
 
     async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         return await self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
+
+    async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        return Swept()  # everything expires by itself
 
     async def setup(self) -> None:
         await self._run(self._plans.setup_plan())

@@ -265,7 +265,7 @@ local function penalize(row, i, block, keep)
     row[i + BLOCKED] = max(row[i + BLOCKED], row[i + SETTLED] + block)
   end
   local tokens = row[i + TOKENS]
-  if keep < 1000 and tokens > 0 then
+  if keep < 1000 and tokens >= 0 then
     local thousandths = tokens % 1000
     row[i + TOKENS] = (tokens - thousandths) / 1000 * keep + floor(thousandths * keep / 1000)
     row[i + REMAINDER] = 0

@@ -15,7 +15,7 @@ from ...core.decide import Answer, Part, Request, decide
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
-from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record
+from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from .connection import connect, damaged, explained, patiently
 from .fork import open_anew_after_fork
 
@@ -148,8 +148,7 @@ class SqliteStore:
         """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
         self._new_rows = 0
         rows = connection.execute(_READ_AFTER, (self._hand, _AFTER_ALL, 2 * PAGE)).fetchall()
-        full = [row[:2] for row in rows if _bucket(row).full_at_ms() <= now_ms]
-        connection.executemany("DELETE FROM buckets WHERE key = ? AND limit_name = ?", full)
+        _delete_full(connection, rows, now_ms)
         self._hand = rows[-1][0] if len(rows) == 2 * PAGE else ""
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
@@ -217,6 +216,22 @@ class SqliteStore:
 
     # Life
 
+    def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        assert now_ms is not None
+        now, prefix = now_ms, f"{namespace}/"
+
+        def work(connection: sqlite3.Connection) -> Swept:
+            expired = connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now,)).rowcount
+            buckets, after = 0, prefix
+            while True:
+                rows = connection.execute(_READ_AFTER, (after, prefix + _AFTER_ALL, PAGE)).fetchall()
+                buckets += _delete_full(connection, rows, now)
+                if len(rows) < PAGE:
+                    return Swept(buckets, expired)
+                after = rows[-1][0]
+
+        return self._write(work)
+
     def setup(self) -> None:
         self.ping()
 
@@ -254,6 +269,12 @@ def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
     ):
         limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, *state)
+
+
+def _delete_full(connection: sqlite3.Connection, rows: Iterable[_Row], now_ms: int) -> int:
+    full = [row[:2] for row in rows if _bucket(row).full_at_ms() <= now_ms]
+    connection.executemany("DELETE FROM buckets WHERE key = ? AND limit_name = ?", full)
+    return len(full)
 
 
 def _settled(rows: Iterable[_Row], now_ms: int) -> Iterator[Bucket]:

@@ -55,7 +55,7 @@ class ConcurrencyConformance(Conformance):
             answers = await asyncio.gather(*(limiter.try_acquire("e", "r", {"rpm": 1}) for _ in range(30)))
             assert [bool(answer) for answer in answers] == [True] * 10 + [False] * 20
 
-        drive(url, clock, scenario)
+        drive(url, clock, scenario, **self.settings)
 
     def test_coalescing_changes_no_answer(self, url: str, clock: ManualClock) -> None:
         """The same tasks, started in the same order, get the same answers one by one and together."""
@@ -74,7 +74,7 @@ class ConcurrencyConformance(Conformance):
 
         async def scenario(limiter: RateLimiter) -> None:
             together = await answers(limiter)
-            alone = RateLimiter(url, namespace="alone", clock=clock, coalesce=False)
+            alone = RateLimiter(url, namespace="alone", clock=clock, coalesce=False, **self.settings)
             one_by_one = []
             await alone.set_system_defaults([RPM, TPM])
             for entity_id, consume in requests:
@@ -84,7 +84,7 @@ class ConcurrencyConformance(Conformance):
             assert together == one_by_one
             assert {allowed for allowed, _, _ in together} == {True, False}
 
-        drive(url, clock, scenario)
+        drive(url, clock, scenario, **self.settings)
 
     @pytest.mark.parametrize("coalesce", [True, False])
     def test_cancelled_at_any_moment_nothing_stays_taken(self, url: str, clock: ManualClock, coalesce: bool) -> None:
@@ -106,12 +106,12 @@ class ConcurrencyConformance(Conformance):
                 assert all(task.cancelled() for task in tasks)
                 assert await limiter.available("e", "r") == {"rpm": 60}, steps
 
-        drive(url, clock, scenario, coalesce=coalesce)
+        drive(url, clock, scenario, coalesce=coalesce, **self.settings)
 
     @pytest.mark.parametrize("steps", range(6))
     def test_an_event_loop_that_ends_amid_acquires(self, url: str, clock: ManualClock, steps: int) -> None:
         """asyncio.run() cancels whatever still runs, our own tasks too: nobody hangs, and everything comes back."""
-        limiter = RateLimiter(url, clock=clock)
+        limiter = RateLimiter(url, clock=clock, **self.settings)
         tasks: list[asyncio.Task[None]] = []
 
         async def take() -> None:
@@ -146,7 +146,7 @@ class ConcurrencyConformance(Conformance):
                 else:
                     await limiter.reset("e", "r")
 
-        drive(url, clock, scenario)
+        drive(url, clock, scenario, **self.settings)
 
     def test_a_cancelled_adjustment_lands_all_the_same(self, url: str, clock: ManualClock) -> None:
         async def scenario(limiter: RateLimiter) -> None:
@@ -159,4 +159,4 @@ class ConcurrencyConformance(Conformance):
             assert await limiter.available("e", "r") == {"rpm": 50}
             assert lease.consumed == {"rpm": 10}
 
-        drive(url, clock, scenario)
+        drive(url, clock, scenario, **self.settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +17,8 @@ TPM = Limit.per_minute("tpm", 1000, burst=1500)
 
 
 class Conformance:
+    settings: ClassVar[dict[str, Any]] = {}  # of every limiter that is opened
+
     @pytest.fixture
     def url(self) -> str:
         raise NotImplementedError("give the suite a url fixture: a fresh, empty store for each test")
@@ -35,7 +37,7 @@ class Conformance:
         opened = []
 
         def open_one(**settings: Any) -> Any:
-            opened.append(DRIVERS[kind](url, **({"clock": clock} | settings)))
+            opened.append(DRIVERS[kind](url, **({"clock": clock} | self.settings | settings)))
             return opened[-1]
 
         yield open_one

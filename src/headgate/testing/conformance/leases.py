@@ -144,3 +144,12 @@ class LeaseConformance(Conformance):
             assert limiter.try_acquire("e", "r", {"x": 5}, [Limit.per_minute("x", 20)])
             raise ValueError
         assert limiter.available("e", "r", [Limit.per_minute("x", 20)])["x"] <= 20
+
+    def test_reconciling_takes_nothing_that_counts(self, limiter: Any, clock: ManualClock) -> None:
+        limiter.adjust("e", "r", {"rpm": 30}, [RPM])
+        for _ in range(2):
+            assert set(limiter.reconcile().as_dict()) >= {"buckets", "records"}
+            assert limiter.available("e", "r", [RPM]) == {"rpm": 30}
+        clock.advance(1000)
+        limiter.reconcile()
+        assert limiter.available("e", "r", [RPM]) == {"rpm": 60}

@@ -71,6 +71,7 @@ class Tour:
     def _tokens(self) -> None:
         self.call("setup")
         self.call("ping")
+        self.call("reconcile")
         self.call("try_acquire", USER, "r", {"rpm": 1})
         self.call("set_system_defaults", [RPM])
         for _ in range(2):  # from the records, from the cache

@@ -77,7 +77,7 @@ class WaitingConformance(Conformance):
             assert await second
             assert await limiter.available("e", "r", [RPM]) == {"rpm": 20}
 
-        drive(url, clock, scenario)
+        drive(url, clock, scenario, **self.settings)
 
     def test_a_timeout_around_a_wait(self, url: str, clock: ManualClock) -> None:
         async def scenario(limiter: RateLimiter) -> None:
@@ -86,7 +86,7 @@ class WaitingConformance(Conformance):
                 await asyncio.wait_for(limiter.try_acquire("e", "r", {"rpm": 30}, [RPM], max_wait=60), 0.05)
             assert await limiter.available("e", "r", [RPM]) == {"rpm": 0}
 
-        drive(url, clock, scenario)
+        drive(url, clock, scenario, **self.settings)
 
 
 class InterruptedClock(ManualClock):

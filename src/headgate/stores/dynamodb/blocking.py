@@ -1,0 +1,157 @@
+"""The store as blocking calls, safe to use from many threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from ...core.decide import Answer, Request
+from ...core.errors import ValidationError
+from ...core.records import BucketRow, Change, Page, Record, Swept
+from ...plan import Call, Plan, Sleep, run
+from .driver import CONNECTIONS, LOADER, MISCONFIGURED, client_options, config_options, late, sent
+from .exchange import Exchange, MoreTime, Reply, Send
+from .plans import Plans
+from .url import Settings
+
+T = TypeVar("T")
+
+
+class DynamoDBStore:
+    own_clock = False
+    in_process = False
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self._plans = Plans(settings)
+        self._wire = _Wire(settings, timeout_seconds)
+
+    def _run(self, plan: Plan[T]) -> T:
+        return run(plan, _Talk(self._wire).perform)
+
+    def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        return self._run(self._plans.settle_plan(batch, now_ms))
+
+    def delete_buckets(self, keys: Sequence[str]) -> None:
+        self._run(self._plans.delete_buckets_plan(keys))
+
+    def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]:
+        return self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
+
+    def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
+        return self._run(self._plans.get_records_plan(keys, now_ms))
+
+    def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
+        self._run(self._plans.write_records_plan(changes, now_ms))
+
+    def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
+        return self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
+
+    def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        return self._run(self._plans.sweep_plan(namespace, now_ms))
+
+    def setup(self) -> None:
+        self._run(self._plans.setup_plan())
+
+    def ping(self) -> None:
+        self._run(self._plans.ping_plan())
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class _Wire:
+    """A client of boto3, which many threads may use, and threads for what goes out side by side."""
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self.settings = settings
+        self.timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._client: Any = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None and self._pid == os.getpid()  # neither goes through a fork
+
+    def client(self) -> Any:
+        if not self.is_open:
+            with self._lock:
+                if not self.is_open:
+                    self._client = self._made()
+                    self._threads = None
+                    self._pid = os.getpid()
+        return self._client
+
+    def _made(self) -> Any:
+        try:
+            import boto3
+        except ImportError as error:
+            raise ValidationError("a DynamoDB store needs boto3: pip install 'headgate[dynamodb]'") from error
+        from botocore.config import Config
+        from botocore.session import Session
+
+        try:
+            session = Session(profile=self.settings.profile)
+            session.register_component("data_loader", LOADER)
+            config = Config(**config_options(self.timeout_seconds))
+            return boto3.Session(botocore_session=session).client(
+                "dynamodb", config=config, **client_options(self.settings)
+            )
+        except MISCONFIGURED as error:
+            raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
+
+    def side_by_side(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(CONNECTIONS, "headgate-dynamodb")
+            return self._threads
+
+    def close(self) -> None:
+        if self._client is not None and self._pid == os.getpid():
+            self._client.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+        self._client = self._threads = None
+
+
+class _Talk:
+    """One call of the store, with its deadline."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._begin()
+
+    def _begin(self) -> None:
+        self._deadline = time.monotonic() + self._wire.timeout_seconds
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def perform(self, call: Call[Any]) -> Any:
+        if isinstance(call, Exchange):
+            return self._exchange(call.sends)
+        if isinstance(call, MoreTime):
+            return self._begin()
+        assert isinstance(call, Sleep)
+        return time.sleep(min(call.seconds, max(self._left(), 0)))
+
+    def _exchange(self, sends: Sequence[Send]) -> list[Reply]:
+        if self._left() <= 0:
+            return [late(self._wire.timeout_seconds, sent=False)] * len(sends)
+        if not self._wire.is_open:
+            self._wire.client()
+            self._begin()  # to make a client takes a while, and is no fault of DynamoDB's
+        client = self._wire.client()
+        if len(sends) == 1:
+            return [self._send(client, sends[0])]
+        return list(self._wire.side_by_side().map(self._send, [client] * len(sends), sends))
+
+    def _send(self, client: Any, send: Send) -> Reply:
+        return sent(client, send, self._wire.timeout_seconds)

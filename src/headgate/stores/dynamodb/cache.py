@@ -1,0 +1,81 @@
+"""The items as they were last seen. They say what to send, never that something passes: that only DynamoDB says.
+
+That something does not pass, they may say, if they are asked too often: a bucket that is known to be empty is looked
+at, which writes nothing, and if many ask for it at once, not more than `LOOKS` times a second. So refusals are exact
+but under fire, when for a tenth of a second one may be as of a moment ago.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+from .forms import Place
+from .rows import Row
+
+LOOKS = 10
+_KEPT = 20_000
+
+
+class Seen(NamedTuple):
+    """`at_ms`: the latest moment at which somebody here looked at it."""
+
+    row: Row
+    at_ms: int
+
+
+class Pressure(NamedTuple):
+    writes: int
+    since: float
+
+
+class Cache:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[Place, Seen] = {}
+        self._looks: dict[Place, tuple[float, float]] = {}
+        self._pressure: dict[Place, Pressure] = {}
+
+    def get(self, place: Place) -> Seen | None:
+        return self._seen.get(place)
+
+    def put(self, place: Place, row: Row, at_ms: int) -> None:
+        with self._lock:
+            known = self._seen.pop(place, None)
+            self._seen[place] = Seen(row, at_ms if known is None else max(at_ms, known.at_ms))
+            if len(self._seen) > _KEPT:
+                self._drop(next(iter(self._seen)))
+
+    def forget(self, place: Place) -> None:
+        with self._lock:
+            self._drop(place)
+
+    def _drop(self, place: Place) -> None:
+        self._seen.pop(place, None)
+        self._looks.pop(place, None)
+        self._pressure.pop(place, None)
+
+    def may_look(self, place: Place) -> bool:
+        """Whether it is time to look again at what is believed to be empty."""
+        now = time.monotonic()
+        with self._lock:
+            left, then = self._looks.get(place, (float(LOOKS), now))
+            left = min(LOOKS, left + (now - then) * LOOKS)
+            allowed = left >= 1
+            self._looks[place] = (left - 1 if allowed else left, now)
+        return allowed
+
+    def writes_per_second(self, place: Place, writes: int) -> float:
+        """How often all who use the item write to it, told by its own count: 0 until a second has passed."""
+        now = time.monotonic()
+        with self._lock:
+            before = self._pressure.get(place)
+            if before is None or writes < before.writes or now - before.since > 10:
+                self._pressure[place] = Pressure(writes, now)
+                return 0.0
+            elapsed = now - before.since
+            if elapsed < 1:
+                return 0.0
+            self._pressure[place] = Pressure(writes, now)
+            return (writes - before.writes) / elapsed

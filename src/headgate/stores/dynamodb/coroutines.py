@@ -1,0 +1,209 @@
+"""The store as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, TypeVar
+
+from ...core.decide import Answer, Request
+from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...core.records import BucketRow, Change, Page, Record, Swept
+from ...plan import Call, Plan, Sleep, arun
+from ..contract import SettledThenCancelled
+from .driver import (
+    ERRORS,
+    LOADER,
+    MISCONFIGURED,
+    ErrorReply,
+    client_options,
+    config_options,
+    failed,
+    late,
+    lost,
+    method_name,
+)
+from .exchange import Exchange, MoreTime, Reply, Send
+from .plans import Plans
+from .url import Settings
+
+T = TypeVar("T")
+
+
+class AsyncDynamoDBStore:
+    own_clock = False
+    in_process = False
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self._plans = Plans(settings)
+        self._wire = _Wire(settings, timeout_seconds)
+
+    async def _run(self, plan: Plan[T]) -> T:
+        return await arun(plan, _Talk(self._wire).perform)
+
+    async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+        talk = _Talk(self._wire, to_the_end=True)
+        try:
+            answers = await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
+        except RateLimiterUnavailable:
+            if talk.cancelled:
+                raise asyncio.CancelledError from None
+            raise
+        if talk.cancelled:
+            raise SettledThenCancelled(answers)
+        return answers
+
+    async def delete_buckets(self, keys: Sequence[str]) -> None:
+        await self._run(self._plans.delete_buckets_plan(keys))
+
+    async def list_buckets(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Page[BucketRow]:
+        return await self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
+
+    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
+        return await self._run(self._plans.get_records_plan(keys, now_ms))
+
+    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
+        await self._run(self._plans.write_records_plan(changes, now_ms))
+
+    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
+        return await self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
+
+    async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
+        return await self._run(self._plans.sweep_plan(namespace, now_ms))
+
+    async def setup(self) -> None:
+        await self._run(self._plans.setup_plan())
+
+    async def ping(self) -> None:
+        await self._run(self._plans.ping_plan())
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+class _Wire:
+    """A client of aiobotocore. It belongs to an event loop, and is closed at its end at the latest."""
+
+    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+        self.settings = settings
+        self.timeout_seconds = timeout_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: _Steady | None = None
+        self._life: AsyncGenerator[Any, None] | None = None
+        self._client: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None and self._loop is asyncio.get_running_loop()
+
+    async def client(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._client, self._opening = loop, None, None
+        if self._client is None:
+            if self._opening is None:
+                self._opening = _Steady(self._open(), loop=loop)
+            await asyncio.wait([self._opening])
+            self._client = self._opening.result()
+        return self._client
+
+    async def _open(self) -> Any:
+        try:
+            self._life = self._living()
+            return await self._life.__anext__()
+        except MISCONFIGURED as error:
+            self._opening = None
+            raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
+
+    async def _living(self) -> AsyncGenerator[Any, None]:
+        """An event loop ends the generators begun in it before it closes; later connections could not be closed."""
+        try:
+            from aiobotocore.config import AioConfig
+            from aiobotocore.session import AioSession
+        except ImportError as error:
+            raise ValidationError("a DynamoDB store needs aiobotocore: pip install 'headgate[dynamodb]'") from error
+        session = AioSession(profile=self.settings.profile)
+        session.register_component("data_loader", LOADER)
+        config = AioConfig(**config_options(self.timeout_seconds))
+        async with session.create_client("dynamodb", config=config, **client_options(self.settings)) as client:
+            yield client
+
+    async def close(self) -> None:
+        if self._life is not None and self._loop is asyncio.get_running_loop():
+            await self._life.aclose()
+        self._life = self._client = self._opening = self._loop = None
+
+
+class _Steady(asyncio.Task[Any]):
+    """A task that only `stop` cancels: not an event loop that is closing, which waits for it all the same."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return False
+
+    def stop(self) -> None:
+        super().cancel()
+
+
+class _Talk:
+    """One call of the store, with its deadline. `to_the_end`: it is not cancelled, but remembers that it was asked."""
+
+    def __init__(self, wire: _Wire, *, to_the_end: bool = False) -> None:
+        self._wire = wire
+        self._to_the_end = to_the_end
+        self.cancelled = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._deadline = time.monotonic() + self._wire.timeout_seconds
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    async def perform(self, call: Call[Any]) -> Any:
+        if isinstance(call, Exchange):
+            return await self._exchange(call.sends)
+        if isinstance(call, MoreTime):
+            return self._begin()
+        assert isinstance(call, Sleep)
+        return await self._wait([_Steady(asyncio.sleep(min(call.seconds, max(self._left(), 0))))])
+
+    async def _exchange(self, sends: Sequence[Send]) -> list[Reply]:
+        if self._left() <= 0:
+            return [late(self._wire.timeout_seconds, sent=False)] * len(sends)
+        if not self._wire.is_open:
+            await self._wait([_Steady(self._wire.client())])
+            self._begin()  # to make a client takes a while, and is no fault of DynamoDB's
+        client = await self._wire.client()
+        tasks = [_Steady(self._send(client, send)) for send in sends]
+        await self._wait(tasks)
+        return [late(self._wire.timeout_seconds, sent=True) if task.cancelled() else task.result() for task in tasks]
+
+    async def _wait(self, tasks: list[_Steady]) -> None:
+        """Until all are done, or there is no time left for them."""
+        while pending := [task for task in tasks if not task.done()]:
+            try:
+                await asyncio.wait(pending, timeout=max(self._left(), 0))
+                if self._left() <= 0:
+                    await self._stop(pending)
+            except asyncio.CancelledError:
+                self.cancelled = True
+                if not self._to_the_end:
+                    await self._stop(pending)
+                    raise
+
+    async def _stop(self, tasks: list[_Steady]) -> None:
+        for task in tasks:
+            task.stop()
+        await asyncio.wait(tasks)
+
+    async def _send(self, client: Any, send: Send) -> Reply:
+        try:
+            reply: Reply = await getattr(client, method_name(send.operation))(**send.parameters)
+            return reply
+        except ErrorReply as error:
+            return failed(error)
+        except ERRORS as error:
+            return lost(error, self._wire.timeout_seconds)

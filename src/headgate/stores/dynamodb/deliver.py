@@ -1,0 +1,128 @@
+"""Between the store's plans and the wire: what is sent again, and what the errors of DynamoDB mean.
+
+A reply says that it was done. A `Failed` that comes back is an answer too: a condition did not hold. Everything else
+either passes (too many requests, a connection that could not be made) and is tried again until the deadline, or is
+raised.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...plan import Plan, Sleep
+from .exchange import Exchange, Failed, Lost, Reply, Send
+from .url import Settings
+
+Result: TypeAlias = "Mapping[str, Any] | Failed"
+Outcome: TypeAlias = "Mapping[str, Any] | Failed | RateLimiterUnavailable"
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.2
+_TRIES = 12
+
+THROTTLED = {
+    "ProvisionedThroughputExceeded",
+    "Throttling",
+    "ThrottlingError",
+    "ThrottledException",
+    "RequestLimitExceeded",
+    "LimitExceeded",
+    "RequestThrottled",
+}
+ANSWERS = {"ConditionalCheckFailed", "TransactionCanceled", "TransactionConflict"}
+# Nobody knows what became of it, as with a lost reply.
+_UNKNOWN = {"InternalServerError", "InternalFailure", "ServiceUnavailable", "TransactionInProgress"}
+_DENIED = {"AccessDenied", "UnrecognizedClient", "InvalidSignature", "ExpiredToken", "MissingAuthenticationToken"}
+
+
+class Deliverer:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.table = settings.table
+
+    def all_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Result]]:
+        """One result for each, or the first trouble there is. `expected`: codes that are answers here."""
+        results: list[Result] = []
+        for outcome in (yield from self.each_plan(sends, expected)):
+            if isinstance(outcome, RateLimiterUnavailable):
+                raise outcome
+            results.append(outcome)
+        return results
+
+    def one_plan(self, send: Send, expected: frozenset[str] = frozenset()) -> Plan[Result]:
+        (result,) = yield from self.all_plan([send], expected)
+        return result
+
+    def each_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Outcome]]:
+        """One result for each, or why there is none."""
+        outcomes: list[Outcome | None] = [None] * len(sends)
+        waiting = list(range(len(sends)))
+        in_doubt: set[int] = set()  # sent before, and perhaps done: that there are too many requests says nothing of it
+        pause = _FIRST_PAUSE
+        for attempt in range(_TRIES):
+            replies = yield from Exchange([sends[place] for place in waiting])
+            again: list[int] = []
+            for place, reply in zip(waiting, replies):
+                outcome = self._outcome(reply, expected - THROTTLED if place in in_doubt else expected)
+                outcomes[place] = outcome
+                if _is_in_doubt(reply):
+                    in_doubt.add(place)
+                if isinstance(outcome, RateLimiterUnavailable) and _may_go_again(sends[place], reply):
+                    again.append(place)
+            if not again or attempt == _TRIES - 1:
+                break
+            yield from Sleep(pause * random.uniform(0.5, 1))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            waiting = again
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _outcome(self, reply: Reply, expected: frozenset[str]) -> Outcome:
+        if isinstance(reply, Lost):
+            return RateLimiterUnavailable(f"DynamoDB {reply.why}")
+        if not isinstance(reply, Failed):
+            return reply
+        code = reply.code
+        if code == "TransactionCanceled" and any(reason.code in THROTTLED for reason in reply.reasons):
+            return RateLimiterUnavailable(f"DynamoDB cannot take more for table {self.table!r} just now: {code}")
+        if code in ANSWERS or code in expected:
+            return reply
+        if code in THROTTLED:
+            return RateLimiterUnavailable(
+                f"DynamoDB cannot take more for table {self.table!r} just now: {code}: {reply.message}"
+            )
+        if code in _UNKNOWN:
+            return RateLimiterUnavailable(f"DynamoDB is in trouble: {code}: {reply.message}")
+        raise self.unusable(reply)
+
+    def unusable(self, failed: Failed) -> ValidationError:
+        where = f"table {self.table!r} in {self.settings.where}"
+        if failed.code == "ResourceNotFound":
+            return ValidationError(
+                f"{where} does not exist or is not ready: run `headgate aws deploy --name {self.table}`, or call "
+                f"limiter.setup() if a table without the rest of the stack will do ({failed.message})"
+            )
+        if failed.code in _DENIED:
+            return ValidationError(
+                f"{where} may not be used with these credentials: {failed.message}. The policies that "
+                "`headgate aws template` contains say what an application, an administrator and a reader need"
+            )
+        if failed.code == "Validation" and "index" in failed.message.lower():
+            return ValidationError(
+                f"{where} lacks an index: {failed.message}. Run `headgate aws update --name {self.table}`, or call "
+                "limiter.setup()"
+            )
+        return ValidationError(f"{where} refuses: {failed.code}: {failed.message}")
+
+
+def _is_in_doubt(reply: Reply) -> bool:
+    return reply.sent if isinstance(reply, Lost) else isinstance(reply, Failed) and reply.code in _UNKNOWN
+
+
+def _may_go_again(send: Send, reply: Reply) -> bool:
+    if isinstance(reply, Lost):
+        return not reply.late and (send.repeatable or not reply.sent)
+    assert isinstance(reply, Failed)
+    return send.repeatable or reply.code not in _UNKNOWN

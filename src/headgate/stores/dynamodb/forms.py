@@ -1,0 +1,224 @@
+"""What is written to an item, and under which condition.
+
+    busy     ADD V        if low <= V <= high: what was decided holds for every V in between
+    idle     SET V        if V is in the past: the bucket is full, from when does not matter
+    give     ADD V        whatever V is: below the present it means full, and full is the most there is
+    replace  SET V        if V is what it was when the decision was made: a new limit, a penalty, and what else is rare
+    missing  SET V        if the item does not have the limit yet
+    upsert   SET V        idle or missing, or no such item at all: for whoever does not know
+
+All of an item's limits are written at once or not at all. An operation of DynamoDB costs the same for any number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from . import keys
+from .attributes import item_of
+from .exchange import Attributes, Send
+from .rows import PREFIX, Row
+
+MARGIN_SECONDS = 3600
+
+
+class Form(Enum):
+    BUSY = "busy"
+    IDLE = "idle"
+    GIVE = "give"
+    REPLACE = "replace"
+    MISSING = "missing"
+    UPSERT = "upsert"
+
+
+class LimitWrite(NamedTuple):
+    """`low` and `high`: what V has to be. `v`: what it becomes, or for ADD what comes to it."""
+
+    name: str
+    form: Form
+    v: int
+    consumed_milli: int
+    low: int
+    high: int
+    written_before: str
+    written: str
+    revision: int
+
+
+class Place(NamedTuple):
+    """An item: one shard of all buckets of an entity on a resource."""
+
+    ns: str
+    entity_id: str
+    resource: str
+    shard: int
+
+    @property
+    def pk(self) -> str:
+        return keys.pk_bucket(*self)
+
+    @property
+    def key(self) -> dict[str, Attributes]:
+        return {"PK": {"S": self.pk}, "SK": {"S": keys.STATE}}
+
+    def fixed(self) -> dict[str, Attributes]:
+        """What every item of buckets says of itself, besides its key."""
+        ns, entity_id, resource, shard = self
+        return item_of(
+            {
+                "entity_id": entity_id,
+                "resource": resource,
+                "GSI2PK": keys.gsi2_pk(ns, resource),
+                "GSI2SK": keys.gsi2_sk_bucket(entity_id, shard),
+                "GSI3PK": keys.gsi3_pk_entity(ns, entity_id),
+                "GSI3SK": keys.gsi3_sk_bucket(resource, shard),
+                "GSI4PK": ns,
+                "GSI4SK": self.pk,
+            }
+        )
+
+
+class ItemWrite(NamedTuple):
+    """`row`: the item as it is believed to be, None if nothing is known of it."""
+
+    place: Place
+    row: Row | None
+    at_ms: int
+    full_at_ms: int
+    limits: Sequence[LimitWrite]
+
+    @property
+    def ttl(self) -> int:
+        """The time to live that has to be written, or 0: the one it has will do, or it has none because of its shards.
+
+        It is never taken back, so that whoever knows an older item knows too little, not too much. DynamoDB goes by its
+        own clock, whatever clock the limiter was given.
+        """
+        row = self.row
+        if row is not None and row.shard_count > 1:
+            return 0
+        needed = int(time.time()) + -(-(self.full_at_ms - self.at_ms) // 1000)
+        return 0 if row is not None and row.ttl > needed else needed + MARGIN_SECONDS
+
+    def update(self, table: str) -> Send:
+        return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"})
+
+    def transact(self, table: str) -> dict[str, Any]:
+        """The parameters of an Update, alone or in a transaction."""
+        expression = _Expression()
+        exists = self.row is not None and bool(self.row.states)
+        expression.names["#sc"] = "shard_count"
+        expression.values[":sc"] = _number(self.row.shard_count if self.row else 1)
+        if exists:
+            expression.conditions.append("#sc = :sc")
+        else:
+            expression.conditions.append("(attribute_not_exists(#sc) OR #sc = :sc)")
+            expression.sets.append("#sc = :sc")
+            for place, (name, value) in enumerate(self.place.fixed().items()):
+                expression.names[f"#f{place}"], expression.values[f":f{place}"] = name, value
+                expression.sets.append(f"#f{place} = :f{place}")
+        if ttl := self.ttl:
+            expression.names["#ttl"], expression.values[":ttl"] = "ttl", _number(ttl)
+            expression.sets.append("#ttl = :ttl")
+            expression.conditions.append("(attribute_not_exists(#ttl) OR #ttl < :ttl)")
+        expression.names |= {"#at": "at", "#w": "wcu"}
+        expression.values |= {":at": _number(self.at_ms), ":w": _number(1)}
+        expression.sets.append("#at = :at")
+        expression.adds.append("#w :w")
+        for place, limit in enumerate(self.limits):
+            expression.add(str(place), limit)
+        return {
+            "TableName": table,
+            "Key": self.place.key,
+            "UpdateExpression": f"SET {', '.join(expression.sets)} ADD {', '.join(expression.adds)}",
+            "ConditionExpression": " AND ".join(expression.conditions),
+            "ExpressionAttributeNames": expression.names,
+            "ExpressionAttributeValues": expression.values,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
+    def statement(self, table: str) -> dict[str, Any] | None:
+        """The same as a statement, many of which go in one request; None if it cannot be said so."""
+        if self.row is None or self.ttl or any(limit.form not in _STATEMENTS for limit in self.limits):
+            return None
+        text = _statement_text(table, tuple((limit.name, limit.form) for limit in self.limits))
+        sets, conditions = [self.at_ms], [self.row.shard_count]
+        texts: list[Attributes] = []
+        for limit in self.limits:
+            sets += [limit.v, limit.consumed_milli]
+            texts.append({"S": limit.written_before})
+            conditions += {Form.BUSY: [limit.low, limit.high], Form.IDLE: [limit.high]}.get(limit.form, [])
+        parameters = [*map(_number, sets), *self.place.key.values(), *texts, *map(_number, conditions)]
+        return {"Statement": text, "Parameters": parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+_STATEMENTS = {Form.BUSY, Form.IDLE, Form.GIVE}
+
+
+@lru_cache(1024)
+def _statement_text(table: str, limits: tuple[tuple[str, Form], ...]) -> str:
+    sets, texts, conditions = ['"wcu" = "wcu" + 1', '"at" = ?'], [], ['"shard_count" = ?']
+    for name, form in limits:
+        v, written, consumed = (f'"{PREFIX}{name}_{suffix}"' for suffix in ("vt", "lm", "tc"))
+        sets += [f"{v} = ?" if form is Form.IDLE else f"{v} = {v} + ?", f"{consumed} = {consumed} + ?"]
+        texts.append(f"{written} = ?")
+        if form is not Form.GIVE:
+            conditions.append(f"{v} < ?" if form is Form.IDLE else f"{v} BETWEEN ? AND ?")
+    where = " AND ".join(['"PK" = ? AND "SK" = ?', *texts, *conditions])
+    return f'UPDATE "{table}" SET {" SET ".join(sets)} WHERE {where} RETURNING ALL NEW *'
+
+
+class _Expression:
+    def __init__(self) -> None:
+        self.sets: list[str] = []
+        self.adds: list[str] = []
+        self.conditions: list[str] = []
+        self.names: dict[str, str] = {}
+        self.values: dict[str, Attributes] = {}
+
+    def add(self, i: str, limit: LimitWrite) -> None:
+        form = limit.form
+        for short, suffix in (("v", "vt"), ("l", "lm"), ("c", "tc")):
+            self.names[f"#{short}{i}"] = f"{PREFIX}{limit.name}_{suffix}"
+        self.values[f":v{i}"] = _number(limit.v)
+        self.values[f":c{i}"] = _number(limit.consumed_milli)
+        self.adds.append(f"#c{i} :c{i}")
+        self.conditions.append(self._condition(i, limit))
+        if form in (Form.BUSY, Form.GIVE):
+            self.adds.append(f"#v{i} :v{i}")
+            return
+        self.sets.append(f"#v{i} = :v{i}")
+        if form is not Form.IDLE:
+            self.values[f":l{i}"] = {"S": limit.written}
+            self.sets.append(f"#l{i} = :l{i}")
+            if limit.revision:
+                self.names[f"#r{i}"], self.values[f":r{i}"] = f"{PREFIX}{limit.name}_rv", _number(limit.revision)
+                first = f"if_not_exists(#r{i}, :r{i})" if form is Form.UPSERT else f":r{i}"
+                self.sets.append(f"#r{i} = {first}")
+
+    def _condition(self, i: str, limit: LimitWrite) -> str:
+        form = limit.form
+        if form is Form.MISSING:
+            return f"attribute_not_exists(#v{i}) AND attribute_exists(#sc)"
+        if form is Form.UPSERT:
+            self.values[f":h{i}"] = _number(limit.high)
+            return f"(attribute_not_exists(#v{i}) OR (#l{i} = :l{i} AND #v{i} < :h{i}))"
+        self.values[f":b{i}"] = {"S": limit.written_before}
+        same_limit = f"#l{i} = :b{i}"
+        if form is Form.GIVE:
+            return same_limit
+        self.values[f":h{i}"] = _number(limit.high)
+        if form is Form.IDLE:
+            return f"{same_limit} AND #v{i} < :h{i}"
+        if form is Form.REPLACE:
+            return f"{same_limit} AND #v{i} = :h{i}"
+        self.values[f":o{i}"] = _number(limit.low)
+        return f"{same_limit} AND #v{i} BETWEEN :o{i} AND :h{i}"
+
+
+def _number(value: int) -> Mapping[str, str]:
+    return {"N": str(value)}

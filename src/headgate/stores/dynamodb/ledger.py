@@ -1,0 +1,215 @@
+"""One item during a round: what is believed of it, what is decided on that, and the write that makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+from ...core.bucket import Bucket
+from ...core.decide import FORCE, TAKE, Answer, Part, Request, decide
+from ...core.limit import Limit
+from ...core.units import MAX_DEBT_MILLI
+from .forms import Form, ItemWrite, LimitWrite, Place
+from .rows import NEW, Row, State, virtual_time, written_limit
+
+
+class _Sum:
+    """What is added to one limit, in the order in which it was decided, as V goes."""
+
+    __slots__ = ("consumed_milli", "high", "lowest", "v")
+
+    def __init__(self) -> None:
+        self.v = 0
+        self.lowest = 0
+        self.high: int | None = None  # above V as it is now, counted from full
+        self.consumed_milli = 0
+
+
+class Ledger:
+    """What is believed of an item, and decided on that.
+
+    `fresh`: it comes from DynamoDB, in this call. `together`: it is to be written in a transaction. `throttled`: the
+    last write of it was too much for DynamoDB.
+    """
+
+    def __init__(self, place: Place, row: Row | None, now_ms: int) -> None:
+        self.place = place
+        self.row = row
+        self.now_ms = now_ms if row is None else max(now_ms, row.at_ms)
+        self.fresh = self.trusted = self.throttled = False
+        self.begin()
+
+    @property
+    def sure(self) -> bool:
+        return self.fresh or self.trusted
+
+    @property
+    def blind(self) -> bool:
+        """Nothing is known of a shard. It may not exist yet, and may not be made by the way."""
+        return self.row is None and self.place.shard > 0
+
+    @property
+    def shards(self) -> int:
+        return self.row.shard_count if self.row else 1
+
+    def begin(self) -> None:
+        """A new round, on what is believed now."""
+        self._sums: dict[str, _Sum] = {}
+        self._changed: set[str] = set()  # by more than amounts: in their limit, or by a penalty
+        self.together = self.must_look = self.would_look = self.held = False
+        self._start_from(self.row)
+
+    def _start_from(self, row: Row | None) -> None:
+        self._base = row or NEW
+        self._buckets: dict[str, Bucket] = {}
+
+    def _bucket(self, part: Part) -> Bucket:
+        name = part.limit.name
+        found = self._buckets.get(name)
+        if found is None:
+            found = self._buckets[name] = self._base.bucket(part, self.now_ms)
+        return found
+
+    def _scaled(self, parts: Sequence[Part]) -> Sequence[Part]:
+        shards = self.shards
+        return parts if shards == 1 else [part._replace(amount_milli=part.amount_milli * shards) for part in parts]
+
+    def look(self, request: Request, parts: Sequence[Part]) -> Answer:
+        """What the answer to the parts of a request on this item would be."""
+        parts = self._scaled(parts)
+        buckets = [copy(self._bucket(part)) for part in parts]
+        return decide(request._replace(parts=tuple(parts)), buckets, self.now_ms)
+
+    def apply(self, request: Request, parts: Sequence[Part]) -> Answer:
+        """Answer the parts of a request on this item, and let it have its effect."""
+        parts = self._scaled(parts)
+        buckets = [self._bucket(part) for part in parts]
+        limits = [bucket.limit for bucket in buckets]
+        answer = decide(request._replace(parts=tuple(parts)), buckets, self.now_ms)
+        self._changed |= {limit.name for limit, bucket in zip(limits, buckets) if bucket.limit is not limit}
+        if answer.allowed:
+            for part, bucket in zip(parts, buckets):
+                self._note(part, bucket.limit, request)
+        return answer
+
+    def reshaped(self, part: Part) -> Bucket:
+        """What even a refused request does: the limit it brought holds from now on."""
+        bucket = self._bucket(part)
+        if bucket.limit != part.limit:
+            bucket.reshape(part.limit, part.revision)
+            self._changed.add(part.limit.name)
+        return bucket
+
+    def force(self, part: Part, amount_milli: int) -> None:
+        self.apply(Request(FORCE, (), ()), [part._replace(amount_milli=amount_milli)])
+
+    def _note(self, part: Part, limit: Limit, request: Request) -> None:
+        if request.mode not in (TAKE, FORCE):
+            self._changed.add(limit.name)
+            return
+        total = self._sums.setdefault(limit.name, _Sum())
+        total.v += part.amount_milli * limit.period_ms
+        total.consumed_milli += part.amount_milli // self.shards
+        total.lowest = min(total.lowest, total.v)
+        if request.mode is TAKE:
+            most = limit.capacity_milli * limit.period_ms + request.max_wait_ms * limit.refill_milli - total.v
+            total.high = most if total.high is None else min(total.high, most)
+
+    def learn(self, row: Row | None, write: ItemWrite | None = None) -> None:
+        """The item is so now, and if there is a `write`, because of it."""
+        before = row if row is None or write is None else self._before(row, write)
+        self.row = row
+        self.fresh = row is not None
+        self.trusted = False
+        if row is not None:
+            self.now_ms = max(self.now_ms, row.at_ms)
+        self._start_from(before)
+
+    def replay(self) -> None:
+        """Nothing was learnt: what was decided is decided again on the same."""
+        self._start_from(self.row)
+
+    def _before(self, row: Row, write: ItemWrite) -> Row:
+        states = dict(row.states)
+        for limit in write.limits:
+            state = row.states[limit.name]
+            if limit.form in (Form.BUSY, Form.GIVE):
+                states[limit.name] = state._replace(v=state.v - limit.v)
+            elif self.row is not None and limit.form is Form.REPLACE:
+                states[limit.name] = self.row.states[limit.name]
+            elif limit.form is Form.IDLE:  # it was full
+                states[limit.name] = state._replace(v=self.now_ms * state.limit.refill_milli)
+            else:
+                del states[limit.name]
+        return row._replace(states=states)
+
+    def write(self) -> ItemWrite | None:
+        """What has to be written, or None if nothing has changed."""
+        if self.row is None and self._changed:
+            self.must_look = True  # what it has changed from is not known
+            return None
+        limits = [self._limit_write(name, bucket) for name, bucket in self._buckets.items() if bucket.changed]
+        if not limits:
+            return None
+        full_at_ms = max(self._full_at_ms(limit) for limit in limits)
+        return ItemWrite(self.place, self.row, self.now_ms, full_at_ms, limits)
+
+    def written(self, write: ItemWrite) -> Row:
+        """The item after a write that replaced what was known."""
+        row = self.row or NEW
+        states = dict(row.states)
+        for limit in write.limits:
+            bucket = self._buckets[limit.name]
+            consumed_milli = limit.consumed_milli
+            if limit.name in states:
+                consumed_milli += states[limit.name].consumed_milli
+            blocked = bucket.blocked_until_ms if "!" in limit.written else 0
+            states[limit.name] = State(bucket.limit, limit.v, limit.revision, limit.written, blocked, consumed_milli)
+        return row._replace(states=states, at_ms=write.at_ms, ttl=write.ttl or row.ttl, writes=row.writes + 1)
+
+    def _limit_write(self, name: str, bucket: Bucket) -> LimitWrite:
+        total = self._sums.get(name, _Sum())
+        state = self.row.states.get(name) if self.row else None
+        limit, now_v = bucket.limit, self.now_ms * bucket.limit.refill_milli
+        blocked = bucket.blocked_until_ms if bucket.blocked_until_ms > self.now_ms else 0
+        written = written_limit(limit, blocked)
+        form, v, low, high = Form.REPLACE, virtual_time(bucket), 0, 0
+        if state is None:
+            form = Form.MISSING if self.row is not None and self.row.states else Form.UPSERT
+            high = now_v
+        else:
+            high = state.v
+            if self._commutes(state, bucket):
+                form, v, low, high = self._commuting(state, bucket, total, now_v)
+        before = state.written if state else written
+        return LimitWrite(name, form, v, total.consumed_milli, low, high, before, written, bucket.revision)
+
+    def _commutes(self, state: State, bucket: Bucket) -> bool:
+        """Whether only amounts have changed, so that the write need not insist on what V was."""
+        return (
+            not self.together
+            and bucket.tokens_milli > -MAX_DEBT_MILLI
+            and bucket.limit.name in self._sums
+            and bucket.limit.name not in self._changed
+        )
+
+    def _commuting(self, state: State, bucket: Bucket, total: _Sum, now_v: int) -> tuple[Form, int, int, int]:
+        limit = bucket.limit
+        if total.high is None and total.v == total.lowest:
+            return Form.GIVE, total.v, 0, 0
+        if state.v < now_v and not total.lowest:
+            return Form.IDLE, now_v + total.v, 0, now_v
+        low = now_v - total.lowest
+        if state.v < low:
+            return Form.REPLACE, virtual_time(bucket), 0, state.v
+        room = limit.capacity_milli * limit.period_ms
+        high = now_v + total.high if total.high is not None else state.v + room
+        return Form.BUSY, total.v, low, high
+
+    def _full_at_ms(self, limit: LimitWrite) -> int:
+        """The latest moment at which the bucket can be full again, whatever V was in the allowed range."""
+        bucket = self._buckets[limit.name]
+        if limit.form is Form.GIVE:
+            return self.now_ms
+        latest = limit.high + limit.v if limit.form is Form.BUSY else limit.v
+        return max(-(-latest // bucket.limit.refill_milli), bucket.blocked_until_ms)

@@ -1,0 +1,167 @@
+"""Namespaces: the opaque id that a name has, under which everything of a namespace is kept.
+
+A name is registered when it is first written to. So a namespace that is purged and registered anew has nothing to do
+with what may still be found of the old one.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import uuid4
+
+from ...core.errors import NamespaceNotFound, ValidationError
+from ...core.names import check_namespace
+from ...core.records import Page
+from ...plan import Plan, Sleep
+from . import keys
+from .attributes import item_of, values_of
+from .deliver import Deliverer
+from .documents import ItemKey
+from .exchange import Failed, Item, Send
+from .reads import key_of, read_items_plan
+from .versions import VERSION_KEY, Versions, version_item
+
+ACTIVE = "active"
+KEPT_SECONDS = 60.0
+_SYSTEM = keys.pk_system(keys.REGISTRY)
+_LONGEST_PAUSE = 0.2
+
+
+class Namespace(NamedTuple):
+    """`status`: only an active one can be used."""
+
+    name: str
+    id: str
+    status: str
+    created_at_ms: int
+
+
+class Namespaces:
+    """What was read holds for a minute, by `monotonic`: then another process may have purged it."""
+
+    def __init__(
+        self,
+        deliver: Deliverer,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._deliver = deliver
+        self._versions = Versions(deliver)
+        self._monotonic = monotonic
+        self._now_ms = now_ms
+        self._known: dict[str, tuple[str, float]] = {}
+
+    def known(self, name: str) -> str | None:
+        """The id, if it was read a moment ago."""
+        entry = self._known.get(name)
+        return entry[0] if entry is not None and self._monotonic() < entry[1] else None
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    def id_plan(self, name: str) -> Plan[str]:
+        """The id of a name, registered now if it was not yet."""
+        return self.known(name) or (yield from self.register_plan(name)).id
+
+    def find_plan(self, name: str) -> Plan[str | None]:
+        """The id of a name, or None if it is not registered."""
+        known = self.known(name)
+        if known is not None:
+            return known
+        namespace, _ = yield from self._look_up_plan(check_namespace(name))
+        return None if namespace is None else self._use(namespace).id
+
+    def register_plan(self, name: str, *, migrating: bool = False) -> Plan[Namespace]:
+        """The namespace of a name, new or found. `migrating`: the table may still have another layout."""
+        check_namespace(name)
+        turn = 0
+        while True:
+            namespace, unused = yield from self._look_up_plan(name, migrating=migrating)
+            if namespace is not None:
+                return self._use(namespace)
+            if turn:
+                yield from Sleep(random.uniform(0.5, 1) * min(0.005 * 2**turn, _LONGEST_PAUSE))
+            turn += 1
+            new = Namespace(name, secrets.token_urlsafe(8), ACTIVE, self._now_ms())
+            if (yield from self._write_plan(new, mark_table=unused)):
+                return self._use(new)
+
+    def list_plan(self, cursor: str | None = None, limit: int = 100) -> Plan[Page[Namespace]]:
+        """All namespaces by name, whatever their status. The cursor is the last name of a page."""
+        query = {
+            "TableName": self._deliver.table,
+            "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
+            "ExpressionAttributeValues": {":pk": {"S": _SYSTEM}, ":sk": {"S": keys.sk_namespace("")}},
+            "ConsistentRead": True,
+            "Limit": limit + 1,
+        }
+        if cursor is not None:
+            query["ExclusiveStartKey"] = key_of((_SYSTEM, keys.sk_namespace(check_namespace(cursor))))
+        reply = yield from self._deliver.one_plan(Send("Query", query, repeatable=True))
+        assert not isinstance(reply, Failed)
+        found = [_read(item) for item in reply["Items"]]
+        return Page(found[:limit], found[limit - 1].name if len(found) > limit else None)
+
+    def _use(self, namespace: Namespace) -> Namespace:
+        if namespace.status != ACTIVE:
+            raise NamespaceNotFound(
+                f"namespace {namespace.name!r} in table {self._deliver.table!r} is {namespace.status}: recover it, or "
+                "use another name"
+            )
+        self._known[namespace.name] = (namespace.id, self._monotonic() + KEPT_SECONDS)
+        return namespace
+
+    def _look_up_plan(self, name: str, *, migrating: bool = False) -> Plan[tuple[Namespace | None, bool]]:
+        """The namespace, and whether nobody has used the table yet. Fails if the table has another layout."""
+        place: ItemKey = (_SYSTEM, keys.sk_namespace(name))
+        found = yield from read_items_plan(self._deliver, [place, VERSION_KEY])
+        unused = False if migrating else (yield from self._versions.check_plan(found)) is None
+        item = found.get(place)
+        return None if item is None else _read(item), unused
+
+    def _write_plan(self, new: Namespace, *, mark_table: bool) -> Plan[bool]:
+        """False if somebody else was faster, or is at it."""
+        puts = [self._item(new, keys.sk_namespace(new.name)), self._item(new, keys.sk_nsid(new.id))]
+        if mark_table:
+            puts.append(version_item())
+        transaction = {
+            "TransactItems": [
+                {"Put": {"TableName": self._deliver.table, "Item": item, "ConditionExpression": _NEW}} for item in puts
+            ],
+            "ClientRequestToken": str(uuid4()),
+        }
+        denied = frozenset({"AccessDenied"})
+        result = yield from self._deliver.one_plan(Send("TransactWriteItems", transaction, repeatable=True), denied)
+        if isinstance(result, Failed) and result.code in denied:
+            raise ValidationError(
+                f"namespace {new.name!r} is not registered in table {self._deliver.table!r}, and these credentials may "
+                f"not register it: an administrator has to use it first, or choose another name ({result.message})"
+            )
+        return not isinstance(result, Failed)
+
+    def _item(self, namespace: Namespace, sk: str) -> Item:
+        return item_of(
+            {
+                "PK": _SYSTEM,
+                "SK": sk,
+                "namespace": namespace.name,
+                "namespace_id": namespace.id,
+                "status": namespace.status,
+                "created_at_ms": namespace.created_at_ms,
+                "GSI4PK": keys.REGISTRY,
+                "GSI4SK": _SYSTEM,
+            }
+        )
+
+
+_NEW = "attribute_not_exists(PK)"
+
+
+def _read(item: Item) -> Namespace:
+    values = values_of(item)
+    return Namespace(values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"])

@@ -1,0 +1,67 @@
+"""The store's methods, as plans: written once for the blocking store and for the one of coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.decide import Answer, Request
+from ...core.records import BucketRow, Change, Page, Record, Swept
+from ...plan import Plan
+from .across import Across
+from .buckets import Buckets
+from .cache import Cache
+from .deliver import Deliverer
+from .namespaces import Namespaces
+from .records import Records
+from .settle import Settler
+from .shards import Shards
+from .table import Table
+from .url import Settings
+from .writer import Writer
+
+
+class Plans:
+    def __init__(self, settings: Settings) -> None:
+        deliver = Deliverer(settings)
+        cache, writer = Cache(), Writer(deliver)
+        self.namespaces = Namespaces(deliver)
+        across = Across(deliver, cache, writer)
+        self.shards = Shards(deliver, cache)
+        self._settler = Settler(writer, self.namespaces, self.shards, across)
+        self._buckets = Buckets(deliver, self.namespaces, cache, across)
+        self._records = Records(deliver, self.namespaces)
+        self._table = Table(deliver)
+
+    def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
+        return self._settler.settle_plan(batch, _given(now_ms))
+
+    def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
+        return self._buckets.delete_plan(keys)
+
+    def list_buckets_plan(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
+    ) -> Plan[Page[BucketRow]]:
+        return self._buckets.list_plan(namespace, entity_id, resource, cursor, _given(now_ms))
+
+    def get_records_plan(self, keys: Sequence[str], now_ms: int | None) -> Plan[list[Record | None]]:
+        return self._records.get_records_plan(keys, _given(now_ms))
+
+    def write_records_plan(self, changes: Sequence[Change], now_ms: int | None) -> Plan[None]:
+        return self._records.write_records_plan(changes, _given(now_ms))
+
+    def list_records_plan(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Plan[Page[Record]]:
+        return self._records.list_records_plan(prefix, cursor, limit, _given(now_ms))
+
+    def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
+        return self._buckets.sweep_plan(namespace, _given(now_ms))
+
+    def setup_plan(self) -> Plan[None]:
+        return self._table.setup_plan()
+
+    def ping_plan(self) -> Plan[None]:
+        return self._table.ping_plan()
+
+
+def _given(now_ms: int | None) -> int:
+    assert now_ms is not None, "DynamoDB has no clock to ask"
+    return now_ms

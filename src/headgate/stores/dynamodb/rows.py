@@ -1,0 +1,102 @@
+"""A bucket as an item of the table: virtual time instead of tokens.
+
+An item says of each limit when its bucket is full again: `V`, in units of milliseconds times refill. That is the same
+knowledge as tokens, a remainder and the moment they were counted at,
+
+    capacity * period - max(0, V - now * refill) = tokens * period + remainder
+
+but the passing of time does not change it. So nothing has to be read or settled before it is used: to take `x` is to
+add `x * period` to V as long as V is not too high, and two who do it at once are in nobody's way.
+
+A bucket that is spread over `n` shards has `n` items that look alike. Each has the whole capacity and refill, and what
+is taken from one of them counts `n` times there: no share is ever rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import NamedTuple
+
+from ...core.bucket import Bucket
+from ...core.decide import Part
+from ...core.limit import Limit
+from .exchange import Item
+
+PREFIX = "b_"
+
+
+class State(NamedTuple):
+    """One limit of an item. `written` is its limit as the item has it, with a penalty if there is one."""
+
+    limit: Limit
+    v: int
+    revision: int
+    written: str
+    blocked_until_ms: int
+    consumed_milli: int
+
+
+class Row(NamedTuple):
+    """One item. `at_ms`: when it was last written, by the writer's clock. `writes`: how often, ever."""
+
+    states: Mapping[str, State]
+    at_ms: int
+    shard_count: int
+    ttl: int
+    writes: int
+
+    def bucket(self, part: Part, now_ms: int) -> Bucket:
+        """The bucket of a part, settled at a moment that is not before the last one."""
+        state = self.states.get(part.limit.name)
+        if state is None:
+            return Bucket.full(part.limit, now_ms, part.revision)
+        return bucket_of(state, now_ms)
+
+
+NEW = Row({}, 0, 1, 0, 0)  # of an item that does not exist: everything is full
+
+
+def bucket_of(state: State, now_ms: int) -> Bucket:
+    limit = state.limit
+    missing = max(0, state.v - now_ms * limit.refill_milli)
+    tokens, remainder = divmod(limit.capacity_milli * limit.period_ms - missing, limit.period_ms)
+    return Bucket(limit, tokens, now_ms, remainder, state.blocked_until_ms, state.revision)
+
+
+def virtual_time(bucket: Bucket) -> int:
+    limit = bucket.limit
+    missing = (limit.capacity_milli - bucket.tokens_milli) * limit.period_ms - bucket.remainder
+    return bucket.settled_at_ms * limit.refill_milli + missing
+
+
+def written_limit(limit: Limit, blocked_until_ms: int = 0) -> str:
+    """What conditions compare: a writer who does not know of a changed limit, or of a penalty, writes nothing."""
+    text = f"{limit.capacity_milli}/{limit.refill_milli}/{limit.period_ms}"
+    return f"{text}!{blocked_until_ms}" if blocked_until_ms else text
+
+
+def read_row(item: Item) -> Row:
+    states: dict[str, State] = {}
+    for attribute, value in item.items():
+        if attribute.startswith(PREFIX) and attribute.endswith("_lm"):
+            name = attribute[len(PREFIX) : -len("_lm")]
+            written = value["S"]
+            shape, _, blocked = written.partition("!")
+            capacity, refill, period = map(int, shape.split("/"))
+            states[name] = State(
+                Limit.from_stored(name, capacity, refill, period),
+                _number(item, f"{PREFIX}{name}_vt"),
+                _number(item, f"{PREFIX}{name}_rv"),
+                written,
+                int(blocked or 0),
+                _number(item, f"{PREFIX}{name}_tc"),
+            )
+    return Row(
+        states, _number(item, "at"), _number(item, "shard_count") or 1, _number(item, "ttl"), _number(item, "wcu")
+    )
+
+
+def _number(item: Item, attribute: str) -> int:
+    found = item.get(attribute)
+    return int(Decimal(found["N"])) if found else 0  # it may be spelled 1.8E+27

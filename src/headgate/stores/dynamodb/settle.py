@@ -1,0 +1,248 @@
+"""Settling a batch: rounds of deciding on what is believed, writing under conditions that prove it right, and learning.
+
+A round decides all requests in order, on the items as they were last seen. What passes is written, one write for each
+item whatever the number of requests; all writes leave at once. A write that succeeds says what the item was before, so
+that the answers are exact. One whose condition did not hold says what the item is, and the next round knows better.
+
+A request on several items passes when all of its writes have succeeded. If only some do, the others are tried again
+with what they have told, and if it turns out to be refused, what was written is given back. Of items nothing is known
+of, a request on several is read first and written in a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable, Sequence
+
+from ...core.decide import FORCE, PEEK, TAKE, Answer, Level, Part, Request
+from ...core.errors import HeadgateError, PartlyUnavailable, RateLimiterUnavailable
+from ...core.names import parse_bucket_key
+from ...plan import Plan, Sleep
+from .across import Across
+from .exchange import MoreTime
+from .forms import Place
+from .ledger import Ledger
+from .namespaces import Namespaces
+from .shards import Shards
+from .writer import News, Writer
+
+log = logging.getLogger("headgate")
+
+_ROUNDS = 60
+_PATIENCE = 3  # rounds without a pause
+
+
+class Job:
+    """A request on its way. `levels`: of the parts that have been written, while others are still to come."""
+
+    __slots__ = ("answer", "applied", "decided", "error", "ledgers", "levels", "raced", "request", "slow")
+
+    def __init__(self, request: Request, ledgers: list[Ledger]) -> None:
+        self.request = request
+        self.ledgers = ledgers  # by level
+        self.levels: dict[Part, Level] = {}
+        self.decided = self.applied = False  # in this round
+        self.slow = False  # it is read first, and then written in a transaction
+        self.raced = False  # which was in vain: others are faster
+        self.answer: Answer | None = None
+        self.error: RateLimiterUnavailable | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.answer is not None or self.error is not None
+
+    def left(self) -> dict[Ledger, list[Part]]:
+        """The parts that are still to be written, by item."""
+        found: dict[Ledger, list[Part]] = {}
+        for part in self.request.parts:
+            if part not in self.levels:
+                found.setdefault(self.ledgers[part.level], []).append(part)
+        return found
+
+    def done(self, ledger: Ledger, parts: list[Part]) -> None:
+        """They have been written. Once all are, there is the answer."""
+        self.levels |= zip(parts, ledger.apply(self.request, parts).levels)
+        if len(self.levels) == len(self.request.parts):
+            levels = [self.levels[part] for part in self.request.parts]
+            self.answer = Answer(True, _longest(levels), levels)
+
+    def refunds(self) -> list[Job]:
+        """What gives back what was written so far."""
+        by_level: dict[int, list[Part]] = {}
+        for part in self.levels:
+            by_level.setdefault(part.level, []).append(part._replace(level=0, amount_milli=-part.amount_milli))
+        self.levels.clear()
+        return [
+            Job(Request(FORCE, self.request.keys[level : level + 1], tuple(parts)), [self.ledgers[level]])
+            for level, parts in by_level.items()
+        ]
+
+
+class Settler:
+    def __init__(self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across) -> None:
+        self._writer = writer
+        self._namespaces = namespaces
+        self._shards = shards
+        self._across = across
+
+    def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
+        jobs = yield from self._jobs_plan(batch, now_ms)
+        waiting = list(jobs)
+        only_refunds = False
+        for turn in range(_ROUNDS):
+            waiting = yield from self._round_plan(waiting)
+            if not waiting:
+                break
+            if not only_refunds and all(job.over for job in jobs):
+                only_refunds = True
+                yield from MoreTime()  # what was taken in vain is given back, even if the time was spent in taking it
+            if turn >= _PATIENCE or any(ledger.throttled for job in waiting for ledger in job.ledgers):
+                yield from Sleep(random.uniform(0.001, 0.004) * min(turn + 1, 20))
+        for job in waiting:
+            job.error = RateLimiterUnavailable("too many others write to the same buckets of DynamoDB at once")
+        for job in jobs:
+            if not job.over:
+                yield from self._across_shards_plan(job, now_ms)
+        try:
+            yield from self._shards.relieve_plan()
+        except HeadgateError as error:  # without the permission for it too: what was asked for has been done
+            log.warning("hot buckets could not be spread over more items: %s", error)
+        return _answers(jobs)
+
+    def _jobs_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
+        ledgers: dict[str, Ledger] = {}
+        jobs = []
+        for request in batch:
+            for key in request.keys:
+                if key not in ledgers:
+                    namespace, entity_id, resource = parse_bucket_key(key)
+                    ns = self._namespaces.known(namespace) or (yield from self._namespaces.id_plan(namespace))
+                    ledgers[key] = self._shards.ledger(Place(ns, entity_id, resource, 0), now_ms)
+            jobs.append(Job(request, [ledgers[key] for key in request.keys]))
+        return jobs
+
+    def _across_shards_plan(self, job: Job, now_ms: int) -> Plan[None]:
+        try:
+            job.answer = yield from self._across.settle_plan(job.request, [one.place for one in job.ledgers], now_ms)
+        except RateLimiterUnavailable as error:
+            job.error = error
+
+    def _round_plan(self, jobs: list[Job]) -> Plan[list[Job]]:
+        """The jobs that need another one."""
+        jobs = [job for job in jobs if job.levels or not self._shards.concerns_all(job.request, job.ledgers)]
+        ledgers = {ledger: None for job in jobs for ledger in job.ledgers}
+        for ledger in ledgers:
+            ledger.begin()
+        for job in jobs:
+            _decide(job)
+        writes = {ledger: write for ledger in ledgers if (write := ledger.write())}
+        looks = [one for one in ledgers if one not in writes and self._shards.looks_at(one)]
+        news = yield from self._writer.round_plan(writes, looks)
+        for ledger in ledgers:
+            self._shards.learn(ledger, news.get(ledger), writes.get(ledger))
+        waiting: list[Job] = []
+        waited_for: set[Ledger] = set()
+        for job in jobs:
+            if not job.applied and not job.levels and self._shards.concerns_all(job.request, job.ledgers):
+                continue  # as it turns out
+            _conclude(job, writes.keys(), news, waited_for)
+            if job.levels and job.request.mode is TAKE and (job.error or not job.applied):
+                waiting = job.refunds() + waiting
+            if job.answer is not None and not job.answer.allowed and any(one.shards > 1 for one in job.ledgers):
+                job.answer = None  # one shard refuses: all of them are asked, when the rounds are over
+            elif not job.over:
+                waiting.append(job)
+                waited_for.update(job.ledgers)
+        return waiting
+
+
+def _decide(job: Job) -> None:
+    """Decide on what is believed, and apply it. What has to be known better is said to be."""
+    request, left = job.request, job.left()
+    if request.mode is TAKE and len(left) > 1 and any(ledger.row is None for ledger in left):
+        job.slow = not job.raced
+    job.applied = job.decided = False
+    unsure = (job.slow or request.mode is PEEK) and not all(ledger.sure for ledger in left)
+    if unsure or any(ledger.blind or ledger.held for ledger in left):
+        for ledger in left:
+            ledger.must_look = True
+            ledger.held = True  # whoever comes later does not get in before
+        return
+    job.decided = True
+    if request.mode is not PEEK and _passes(request, left):
+        job.applied = True
+        for ledger in left:
+            ledger.together = ledger.together or job.slow
+    else:
+        for ledger in left:
+            ledger.would_look = True
+
+
+def _passes(request: Request, left: dict[Ledger, list[Part]]) -> bool:
+    """Whether it passes on all its items; then it has its effect on them."""
+    if len(left) > 1 and not all(ledger.look(request, parts).allowed for ledger, parts in left.items()):
+        _reshape(left)
+        return False
+    answers = [ledger.apply(request, parts) for ledger, parts in left.items()]
+    return all(answer.allowed for answer in answers)
+
+
+def _reshape(left: dict[Ledger, list[Part]]) -> None:
+    """All that a refused request does."""
+    for ledger, parts in left.items():
+        for part in parts:
+            ledger.reshaped(part)
+
+
+def _conclude(job: Job, written: Iterable[Ledger], news: dict[Ledger, News], waited_for: set[Ledger]) -> None:
+    """What the round has told of a job. Items that one before it still waits for say nothing to it yet."""
+    left = job.left()
+    for ledger, parts in left.items():
+        learnt = news.get(ledger)
+        if learnt is not None and learnt.error is not None:
+            job.error = learnt.error
+        elif job.applied and learnt is not None and learnt.done:
+            job.done(ledger, parts)
+    if job.slow and job.applied and not job.over:
+        job.slow, job.raced = False, True
+    if job.over or job.applied or job.levels or not (job.decided or job.request.mode is PEEK):
+        return
+    if not left.keys().isdisjoint(waited_for):
+        return
+    if all(ledger.sure and (ledger not in written or news[ledger].done) for ledger in left):
+        job.answer = _not_applied(job.request, left)
+
+
+def _not_applied(request: Request, left: dict[Ledger, list[Part]]) -> Answer | None:
+    """The answer to one that was refused, or only looks; None to one that would pass after all."""
+    look = request._replace(mode=PEEK)
+    levels: dict[Part, Level] = {}
+    for ledger, parts in left.items():
+        levels |= zip(parts, ledger.look(look, parts).levels)
+    longest = _longest(levels.values())
+    looks = request.mode is PEEK
+    if not looks:
+        if longest is not None and longest <= request.max_wait_ms:
+            return None
+        _reshape(left)
+    return Answer(looks, longest, [levels[part] for part in request.parts])
+
+
+def _longest(levels: Iterable[Level]) -> int | None:
+    """The longest wait of all, or None if one of them never ends."""
+    longest = 0
+    for _, wait_ms in levels:
+        if wait_ms is None:
+            return None
+        longest = max(longest, wait_ms)
+    return longest
+
+
+def _answers(jobs: list[Job]) -> list[Answer]:
+    errors = [job.error for job in jobs if job.error is not None]
+    if not errors:
+        return [job.answer for job in jobs if job.answer is not None]
+    if len(errors) == len(jobs):
+        raise errors[0]
+    raise PartlyUnavailable(errors[0], [job.answer for job in jobs])

@@ -1,0 +1,221 @@
+"""A bucket that is written too often for one item is spread over several.
+
+DynamoDB takes about a thousand writes a second for one item. Under pressure an item is split: it and its new sibling
+each have half of what it had, so there are no more tokens than before. Shard 0 leads: it is split first, and
+its count is the highest. Shard i of n is split into i and i + n.
+
+A split is one write to the item, which changes its count and keeps what V was at that moment; the sibling is made from
+that. Should the one who splits die in between, half of what the item had is missing, not doubled, until the next one
+who finds no sibling makes it.
+
+Most requests are for one shard, chosen at random. One that is too large for it, or that it refuses, is decided on all
+of them and written in one transaction. Items with shards have no time to live, because none of them may be forgotten
+while the others are not; `sweep_plan` takes back those that are all full.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ...core.decide import PEEK, PENALIZE, Request
+from ...plan import Plan
+from . import keys
+from .attributes import attribute
+from .cache import Cache
+from .deliver import Deliverer
+from .exchange import Failed, Item, Send
+from .forms import ItemWrite, Place
+from .ledger import Ledger
+from .rows import NEW, PREFIX, Row, read_row
+from .writer import News
+
+PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB takes
+_TRIES = 5
+
+
+class Shards:
+    def __init__(self, deliver: Deliverer, cache: Cache) -> None:
+        self._deliver = deliver
+        self.cache = cache
+        self._hot: dict[Place, None] = {}
+        self._unfinished: dict[Place, None] = {}
+
+    # In the rounds of settling
+
+    def ledger(self, first: Place, now_ms: int) -> Ledger:
+        """Where a request goes: to the only item there is, or the better of two of its shards."""
+        place = first
+        seen = self.cache.get(first)
+        if seen is not None and seen.row.shard_count > 1:
+            some = [first._replace(shard=random.randrange(seen.row.shard_count)) for _ in range(2)]
+            place = min(some, key=self._used)
+            seen = self.cache.get(place)
+        if seen is None:
+            return Ledger(place, None, now_ms)
+        return Ledger(place, seen.row, max(now_ms, seen.at_ms))
+
+    def _used(self, place: Place) -> int:
+        seen = self.cache.get(place)
+        return (
+            max((state.v // state.limit.refill_milli for state in seen.row.states.values()), default=0) if seen else 0
+        )
+
+    def concerns_all(self, request: Request, ledgers: Sequence[Ledger]) -> bool:
+        if all(ledger.shards == 1 for ledger in ledgers):
+            return False
+        return request.mode in (PEEK, PENALIZE) or any(
+            abs(part.amount_milli) * ledgers[part.level].shards > part.limit.capacity_milli for part in request.parts
+        )
+
+    def looks_at(self, ledger: Ledger) -> bool:
+        if ledger.sure:
+            return False
+        if ledger.would_look and not ledger.must_look and ledger.row is not None:
+            ledger.trusted = not self.cache.may_look(ledger.place)
+        return ledger.must_look or (ledger.would_look and not ledger.trusted)
+
+    def learn(self, ledger: Ledger, news: News | None, write: ItemWrite | None) -> None:
+        if news is None:
+            ledger.replay()
+            return
+        place = ledger.place
+        ledger.throttled = news.throttled
+        if news.throttled:
+            self._hot[place] = None
+        if news.row is None:
+            if news.error is not None:
+                self.cache.forget(place)
+            ledger.learn(None if news.error else ledger.row)
+            ledger.fresh = False
+        elif news.row is NEW and place.shard:
+            self._go_to_parent(ledger)
+        else:
+            ledger.learn(news.row, write if news.done else None)
+            self.cache.put(place, news.row, ledger.now_ms)
+            if self.cache.writes_per_second(place, news.row.writes) >= PRESSURE:
+                self._hot[place] = None
+
+    def _go_to_parent(self, ledger: Ledger) -> None:
+        """A shard that has not been made yet: what it will have is still with the one it will be split from."""
+        self.cache.forget(ledger.place)
+        ledger.place = parent(ledger.place)
+        seen = self.cache.get(ledger.place)
+        ledger.learn(seen.row if seen else None)
+        ledger.fresh = False
+        self._unfinished[ledger.place] = None
+
+    def relieve_plan(self) -> Plan[None]:
+        """Split what is under pressure, and finish what others have begun."""
+        while self._hot:
+            yield from self.split_plan(self._hot.popitem()[0])
+        while self._unfinished:
+            yield from self.split_plan(self._unfinished.popitem()[0], following=True)
+
+    # Splitting
+
+    def split_plan(self, place: Place, *, following: bool = False, expected: int | None = None) -> Plan[int]:
+        """Split an item in two, unless there are as many shards as there may be. How many there are then.
+
+        `following`: only if shard 0 has been already. `expected`: only if it is one of so many.
+        """
+        row = yield from self._read_plan(place)
+        if row is None:
+            return 0
+        count = row.shard_count
+        most = count if following else self._deliver.settings.max_shards
+        if place.shard:
+            leader = yield from self._read_plan(place._replace(shard=0))
+            most = leader.shard_count if leader else 0
+        if place.shard < count // 2:  # otherwise it is the sibling itself
+            yield from self._make_sibling_plan(place, count)
+        if count * 2 > most or expected not in (None, count):
+            return count
+        split = yield from self._deliver.one_plan(self._split(place, row))
+        if isinstance(split, Failed):  # someone else was faster
+            return count
+        self.cache.put(place, read_row(split["Attributes"]), row.at_ms)
+        yield from self._make_sibling_plan(place, count * 2)
+        return count * 2
+
+    def _split(self, place: Place, row: Row) -> Send:
+        names = {"#sc": "shard_count", "#ttl": "ttl"}
+        sets = ["#sc = :double"]
+        for i, name in enumerate(row.states):
+            names |= {f"#v{i}": f"{PREFIX}{name}_vt", f"#s{i}": f"{PREFIX}{name}_sv"}
+            sets.append(f"#s{i} = #v{i}")
+        count = row.shard_count
+        return Send(
+            "UpdateItem",
+            {
+                "TableName": self._deliver.table,
+                "Key": place.key,
+                "UpdateExpression": f"SET {', '.join(sets)} REMOVE #ttl",
+                "ConditionExpression": "#sc = :count",
+                "ExpressionAttributeNames": names,
+                "ExpressionAttributeValues": {":double": attribute(count * 2), ":count": attribute(count)},
+                "ReturnValues": "ALL_NEW",
+            },
+        )
+
+    def _make_sibling_plan(self, place: Place, count: int) -> Plan[None]:
+        """The other half of an item that has been split into one of `count` shards."""
+        sibling = place._replace(shard=place.shard + count // 2)
+        if self.cache.get(sibling) is not None or (yield from self._read_plan(sibling)) is not None:
+            return
+        for _ in range(_TRIES):
+            item = yield from self._item_plan(place)
+            if item is None or read_row(item).shard_count != count:
+                return
+            made = yield from self._deliver.one_plan(self._sibling(place, sibling, item, count))
+            if not isinstance(made, Failed) or any(reason.code == "ConditionalCheckFailed" for reason in made.reasons):
+                return
+
+    def _sibling(self, place: Place, sibling: Place, item: Item, count: int) -> Send:
+        made = {
+            **sibling.key,
+            **sibling.fixed(),
+            "shard_count": attribute(count),
+            "wcu": attribute(0),
+            "at": item["at"],
+        }
+        for name in read_row(item).states:
+            kept = item.get(f"{PREFIX}{name}_sv", item[f"{PREFIX}{name}_vt"])
+            made |= {f"{PREFIX}{name}_vt": kept, f"{PREFIX}{name}_tc": attribute(0)}
+            made |= {key: item[key] for suffix in ("lm", "rv") if (key := f"{PREFIX}{name}_{suffix}") in item}
+        table = self._deliver.table
+        unchanged = {
+            "TableName": table,
+            "Key": place.key,
+            "ConditionExpression": "shard_count = :count",
+            "ExpressionAttributeValues": {":count": attribute(count)},
+        }
+        new = {"TableName": table, "Item": made, "ConditionExpression": "attribute_not_exists(PK)"}
+        listed = {"TableName": table, "Item": sharded_item(place)}
+        items = [{"ConditionCheck": unchanged}, {"Put": new}, {"Put": listed}]
+        return Send("TransactWriteItems", {"TransactItems": items}, repeatable=True)
+
+    def _read_plan(self, place: Place) -> Plan[Row | None]:
+        item = yield from self._item_plan(place)
+        return None if item is None else read_row(item)
+
+    def _item_plan(self, place: Place) -> Plan[Item | None]:
+        read = {"TableName": self._deliver.table, "Key": place.key, "ConsistentRead": True}
+        reply = yield from self._deliver.one_plan(Send("GetItem", read, repeatable=True))
+        assert not isinstance(reply, Failed)
+        return reply.get("Item")
+
+
+def parent(place: Place) -> Place:
+    """From whom a shard is split."""
+    return place._replace(shard=place.shard - (1 << (place.shard.bit_length() - 1)))
+
+
+def sharded_item(place: Place) -> dict[str, object]:
+    """The note by which those who sweep find buckets with shards."""
+    return {
+        "PK": {"S": keys.pk_sharded(place.ns)},
+        "SK": {"S": keys.sk_sharded(place.entity_id, place.resource)},
+        "GSI4PK": {"S": place.ns},
+        "GSI4SK": {"S": keys.pk_sharded(place.ns)},
+    }

@@ -1,0 +1,168 @@
+"""The table: what it consists of, and making it so. A stack from `headgate aws template` has the same table in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...plan import Plan, Sleep
+from . import keys
+from .deliver import Deliverer
+from .exchange import Failed, MoreTime, Send
+from .versions import Versions
+
+INDEXES = (keys.GSI1, keys.GSI2, keys.GSI3, keys.GSI4)
+TTL = {"AttributeName": "ttl", "Enabled": True}
+STREAM = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+
+_PATIENCE_SECONDS = 600  # an index of a large table takes longer, and goes on being made
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 1.0
+_BUSY = frozenset({"ResourceInUse"})  # somebody else is making or changing it
+
+
+def _key_schema(index: str = "") -> list[dict[str, str]]:
+    return [
+        {"AttributeName": f"{index}PK", "KeyType": "HASH"},
+        {"AttributeName": f"{index}SK", "KeyType": "RANGE"},
+    ]
+
+
+def _attributes(*indexes: str) -> list[dict[str, str]]:
+    return [{"AttributeName": f"{index}{part}", "AttributeType": "S"} for index in indexes for part in ("PK", "SK")]
+
+
+def _index(name: str) -> dict[str, Any]:
+    """Keys only: an acquire must not pay for writing to four indexes."""
+    return {"IndexName": name, "KeySchema": _key_schema(name), "Projection": {"ProjectionType": "KEYS_ONLY"}}
+
+
+TABLE: Mapping[str, Any] = {
+    "BillingMode": "PAY_PER_REQUEST",
+    "AttributeDefinitions": _attributes("", *INDEXES),
+    "KeySchema": _key_schema(),
+    "GlobalSecondaryIndexes": [_index(name) for name in INDEXES],
+}
+
+
+class Table:
+    def __init__(self, deliver: Deliverer) -> None:
+        self._deliver = deliver
+        self._versions = Versions(deliver)
+        self._named = {"TableName": deliver.table}
+
+    def ping_plan(self) -> Plan[None]:
+        yield from self._versions.check_plan()
+
+    def setup_plan(self) -> Plan[None]:
+        """Create what is missing, and wait until all of it can be used. What is there stays as it is."""
+        version = None
+        if (yield from self._describe_plan()) is not None:
+            yield from self._wait_plan()
+            version = yield from self._versions.look_plan()
+        if version is not None:
+            self._versions.check(version)
+        yield from self.create_missing_plan()
+        if version is None:
+            yield from self._versions.write_plan()
+
+    def create_missing_plan(self) -> Plan[None]:
+        """The table itself, whatever layout its items have."""
+        if (yield from self._describe_plan()) is None:
+            create = {**self._named, **TABLE, "StreamSpecification": STREAM}
+            yield from self._deliver.one_plan(Send("CreateTable", create), _BUSY)
+        description = yield from self._wait_plan()
+        self._check_keys(description)
+        for index in INDEXES:
+            while index not in _indexes(description):
+                create = {"GlobalSecondaryIndexUpdates": [{"Create": _index(index)}]}
+                done = yield from self._update_plan(AttributeDefinitions=_attributes("", index), **create)
+                description = yield from self._wait_plan(index if done else None)
+        while not description.get("StreamSpecification", {}).get("StreamEnabled"):
+            yield from self._update_plan(StreamSpecification=STREAM)
+            description = yield from self._wait_plan()
+        yield from self._expire_plan()
+
+    def _describe_plan(self) -> Plan[Mapping[str, Any] | None]:
+        result = yield from self._deliver.one_plan(
+            Send("DescribeTable", self._named, repeatable=True), frozenset({"ResourceNotFound"})
+        )
+        return None if isinstance(result, Failed) else result["Table"]
+
+    def _update_plan(self, operation: str = "UpdateTable", **change: Any) -> Plan[bool]:
+        """False if the table is being changed by somebody else, so that it has to be tried again."""
+        send = Send(operation, {**self._named, **change}, repeatable=True)
+        result = yield from self._deliver.one_plan(send, _BUSY | {"Validation"})
+        if not isinstance(result, Failed):
+            return True
+        if result.code == "Validation" and not re.search("already|duplicate", result.message):
+            raise ValidationError(f"table {self._deliver.table!r} cannot be changed: {result.message}")
+        return result.code == "Validation"
+
+    def _wait_plan(self, index: str | None = None) -> Plan[Mapping[str, Any]]:
+        """The description, once the table can be used and changed. `index`: one that has to be there by then."""
+        waited, pause = 0.0, _FIRST_PAUSE
+        while True:
+            yield from MoreTime()
+            description = yield from self._describe_plan()
+            busy = "nothing of it yet" if description is None else _busy(description, index)
+            if description is not None and not busy:
+                return description
+            if waited >= _PATIENCE_SECONDS:
+                raise RateLimiterUnavailable(
+                    f"table {self._deliver.table!r} is still not ready after {waited:.0f} seconds ({busy}): call setup "
+                    "again later"
+                )
+            yield from Sleep(pause)
+            waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
+
+    def _check_keys(self, description: Mapping[str, Any]) -> None:
+        wanted = {"": _key_schema(), **{name: _key_schema(name) for name in INDEXES}}
+        found = {"": description["KeySchema"], **_indexes(description)}
+        for name, schema in found.items():
+            if name in wanted and _in_order(schema) != _in_order(wanted[name]):
+                part = f"its index {name}" if name else "it"
+                raise ValidationError(
+                    f"table {self._deliver.table!r} in {self._deliver.settings.where} is not one of headgate's: {part} "
+                    f"has the keys {_in_order(schema)}, not {_in_order(wanted[name])}. Use another table"
+                )
+        stream = description.get("StreamSpecification", {})
+        if stream.get("StreamEnabled") and stream.get("StreamViewType") != STREAM["StreamViewType"]:
+            raise ValidationError(
+                f"the stream of table {self._deliver.table!r} has {stream.get('StreamViewType')}, and usage needs "
+                f"{STREAM['StreamViewType']}: disable the stream, then call setup again"
+            )
+
+    def _expire_plan(self) -> Plan[None]:
+        result = yield from self._deliver.one_plan(Send("DescribeTimeToLive", self._named, repeatable=True))
+        assert not isinstance(result, Failed)
+        found = result["TimeToLiveDescription"]
+        if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
+            if found.get("AttributeName") != TTL["AttributeName"]:
+                raise ValidationError(
+                    f"items of table {self._deliver.table!r} expire by {found.get('AttributeName')!r}, and must by "
+                    f"{TTL['AttributeName']!r}: disable its time to live, then call setup again"
+                )
+            return
+        while not (yield from self._update_plan("UpdateTimeToLive", TimeToLiveSpecification=TTL)):
+            yield from self._wait_plan()
+
+
+def _indexes(description: Mapping[str, Any]) -> dict[str, Sequence[Mapping[str, str]]]:
+    return {index["IndexName"]: index["KeySchema"] for index in description.get("GlobalSecondaryIndexes") or ()}
+
+
+def _in_order(schema: Sequence[Mapping[str, str]]) -> str:
+    return ", ".join(part["AttributeName"] for part in sorted(schema, key=lambda part: part["KeyType"]))
+
+
+def _busy(description: Mapping[str, Any], index: str | None) -> str:
+    """What cannot be used yet."""
+    if description["TableStatus"] != "ACTIVE":
+        return f"the table is {description['TableStatus']}"
+    for found in description.get("GlobalSecondaryIndexes") or ():
+        if found.get("IndexStatus", "ACTIVE") != "ACTIVE":
+            return f"index {found['IndexName']} is {found['IndexStatus']}"
+    return f"index {index} is missing" if index and index not in _indexes(description) else ""

@@ -1,0 +1,67 @@
+"""`dynamodb://table?region=eu-west-1`, read and checked.
+
+Options: `region`, `endpoint_url` (of an engine on this machine), `profile` (of the AWS configuration), `shards` (how
+many items a hot bucket may be spread over at most, a power of two).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from ...core.errors import ValidationError
+from ...core.names import shown_url
+
+MAX_SHARDS = 64
+_OPTIONS = ("region", "endpoint_url", "profile", "shards")
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is None is left to the AWS configuration: the environment, a file, or the machine's role."""
+
+    table: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    profile: str | None = None
+    max_shards: int = MAX_SHARDS
+
+    @property
+    def where(self) -> str:
+        return shown_url(self.endpoint_url) if self.endpoint_url else f"region {self.region or 'by default'}"
+
+
+def read_url(url: str) -> Settings:
+    def wrong(why: str) -> ValidationError:
+        return ValidationError(f"store URL {shown_url(url)!r} is not allowed: {why}")
+
+    try:
+        split = urlsplit(url)
+        pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query))
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    options = dict(pairs)
+    if "@" in split.netloc:
+        raise wrong("credentials come from the AWS configuration (profile=, the environment, a role), not from the URL")
+    if split.path.strip("/") or split.fragment or not _TABLE.fullmatch(split.netloc):
+        raise wrong("write dynamodb://table?region=eu-west-1; a table's name is 3 to 255 of A-Z a-z 0-9 _ . -")
+    if len(options) < len(pairs):
+        raise wrong("an option is given twice")
+    for option, value in options.items():
+        if option not in _OPTIONS:
+            raise wrong(f"there is no option {option!r}, only {', '.join(_OPTIONS)}")
+        if not value:
+            raise wrong(f"the option {option!r} is empty")
+    region = options.get("region")
+    if region is not None and not _REGION.fullmatch(region):
+        raise wrong(f"region {region!r} is none: write it like eu-west-1")
+    endpoint = options.get("endpoint_url")
+    if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
+        raise wrong(f"endpoint_url {shown_url(endpoint)!r} must start with http:// or https://")
+    shards = options.get("shards", str(MAX_SHARDS))
+    if shards not in [str(1 << n) for n in range(MAX_SHARDS.bit_length())]:
+        raise wrong(f"shards {shards!r} must be a power of two from 1 to {MAX_SHARDS}")
+    return Settings(split.netloc, region, endpoint, options.get("profile"), int(shards))

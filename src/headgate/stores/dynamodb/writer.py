@@ -1,0 +1,157 @@
+"""One round on the wire: all writes and looks at once, each in the cheapest way there is.
+
+A few items: an UpdateItem each, side by side. Many: as statements, 25 in a request. Those that must be written
+together: a transaction. Each of them costs the same as alone but for the transaction, which costs twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from ...core.errors import RateLimiterUnavailable
+from ...plan import Plan
+from .deliver import THROTTLED, Deliverer, Outcome
+from .exchange import Failed, Item, Send
+from .forms import ItemWrite
+from .ledger import Ledger
+from .rows import NEW, Row, read_row
+
+_FEW = 4
+_STATEMENTS = 25
+_TOGETHER = 100
+_EXPECTED = frozenset(THROTTLED | {"AccessDenied"})
+
+
+class News(NamedTuple):
+    """Of an item: what it is now (None: nothing new), whether the write was done, and what else happened."""
+
+    row: Row | None
+    done: bool = False
+    throttled: bool = False
+    error: RateLimiterUnavailable | None = None
+
+
+Writes: TypeAlias = "Mapping[Ledger, ItemWrite]"
+
+
+class Writer:
+    def __init__(self, deliver: Deliverer) -> None:
+        self._deliver = deliver
+        self._statements = True  # until it turns out that the credentials do not allow them
+
+    def round_plan(self, writes: Writes, looks: Sequence[Ledger]) -> Plan[dict[Ledger, News]]:
+        parcels = [*self._parcels(writes), *(_Look(self._deliver.table, ledger) for ledger in looks)]
+        if not parcels:
+            return {}
+        outcomes = yield from self._deliver.each_plan([parcel.send() for parcel in parcels], _EXPECTED)
+        news: dict[Ledger, News] = {}
+        for parcel, outcome in zip(parcels, outcomes):
+            if isinstance(outcome, Failed) and outcome.code == "AccessDenied":
+                if not isinstance(parcel, _Statements):
+                    raise self._deliver.unusable(outcome)
+                self._statements = False
+            news |= parcel.news(outcome)
+        return news
+
+    def _parcels(self, writes: Writes) -> Iterator[_Parcel]:
+        table = self._deliver.table
+        together = [ledger for ledger in writes if ledger.together]
+        if 1 < len(together) <= _TOGETHER:
+            yield _Transaction(table, {ledger: writes[ledger] for ledger in together})
+        else:
+            together = []
+        alone = {ledger: write for ledger, write in writes.items() if ledger not in together}
+        if self._statements and len(alone) > _FEW:
+            stated = {one: text for one, write in alone.items() if (text := write.statement(table)) is not None}
+            ledgers = list(stated)
+            for start in range(0, len(ledgers), _STATEMENTS):
+                yield _Statements({one: stated[one] for one in ledgers[start : start + _STATEMENTS]})
+            alone = {ledger: write for ledger, write in alone.items() if ledger not in stated}
+        for ledger, write in alone.items():
+            yield _Update(table, ledger, write)
+
+
+class _Update(NamedTuple):
+    table: str
+    ledger: Ledger
+    write: ItemWrite
+
+    def send(self) -> Send:
+        return self.write.update(self.table)
+
+    def news(self, outcome: Outcome) -> dict[Ledger, News]:
+        return {self.ledger: _news(outcome)}
+
+
+class _Look(NamedTuple):
+    table: str
+    ledger: Ledger
+
+    def send(self) -> Send:
+        parameters = {"TableName": self.table, "Key": self.ledger.place.key, "ConsistentRead": True}
+        return Send("GetItem", parameters, repeatable=True)
+
+    def news(self, outcome: Outcome) -> dict[Ledger, News]:
+        if isinstance(outcome, (Failed, RateLimiterUnavailable)):
+            return {self.ledger: _news(outcome)}
+        return {self.ledger: News(_row(outcome.get("Item")))}
+
+
+class _Statements(NamedTuple):
+    statements: Mapping[Ledger, Mapping[str, Any]]
+
+    def send(self) -> Send:
+        return Send("BatchExecuteStatement", {"Statements": list(self.statements.values())})
+
+    def news(self, outcome: Outcome) -> dict[Ledger, News]:
+        if isinstance(outcome, (Failed, RateLimiterUnavailable)):
+            return dict.fromkeys(self.statements, _news(outcome))
+        return {ledger: _news(_statement(one)) for ledger, one in zip(self.statements, outcome["Responses"])}
+
+
+class _Transaction(NamedTuple):
+    table: str
+    writes: Writes
+
+    def send(self) -> Send:
+        items = [{"Update": write.transact(self.table)} for write in self.writes.values()]
+        # With a token of its own it is done once, however often it is sent.
+        return Send("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": str(uuid4())}, repeatable=True)
+
+    def news(self, outcome: Outcome) -> dict[Ledger, News]:
+        if isinstance(outcome, RateLimiterUnavailable):
+            return dict.fromkeys(self.writes, _news(outcome))
+        if isinstance(outcome, Failed):
+            reasons = outcome.reasons or [outcome] * len(self.writes)
+            return {ledger: _news(reason) for ledger, reason in zip(self.writes, reasons)}
+        # What was replaced is known to have been what it was believed to be.
+        return {ledger: News(ledger.written(write), done=True) for ledger, write in self.writes.items()}
+
+
+_Parcel: TypeAlias = "_Update | _Look | _Statements | _Transaction"
+
+
+def _news(outcome: Outcome) -> News:
+    if isinstance(outcome, RateLimiterUnavailable):
+        return News(None, error=outcome)
+    if not isinstance(outcome, Failed):
+        return News(read_row(outcome["Attributes"]), done=True)
+    if outcome.code == "ConditionalCheckFailed":
+        return News(_row(outcome.item))
+    return News(None, throttled=outcome.code in THROTTLED)
+
+
+def _statement(response: Mapping[str, Any]) -> Outcome:
+    error = response.get("Error")
+    if error is None:
+        return {"Attributes": response["Item"]}
+    failed = Failed(error["Code"], error.get("Message", ""), error.get("Item"))
+    if failed.code in ("InternalServerError", "ResourceNotFound", "ValidationError", "AccessDenied"):
+        return RateLimiterUnavailable(f"DynamoDB: {failed.code}: {failed.message}")
+    return failed
+
+
+def _row(item: Item | None) -> Row:
+    return read_row(item) if item else NEW

@@ -1,0 +1,68 @@
+"""Stores on a table of their own, and what the tests of several files ask of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
+from headgate.core.limit import Limit
+from headgate.stores import open_store
+from headgate.stores.dynamodb.forms import Place
+from headgate.testing.servers.dynamodb import Engine
+
+START_MS = 1_700_000_000_000
+
+
+def new_table(engine: Engine) -> str:
+    """The URL of a table that was set up just now."""
+    url = engine.url(f"t{uuid.uuid4().hex}")
+    store = open_store(url, 20.0)
+    store.setup()
+    store.close()
+    return url
+
+
+@contextmanager
+def opened(url: str, timeout_seconds: float = 20.0) -> Iterator[Any]:
+    store = open_store(url, timeout_seconds)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def request(limit: Limit, amount: int, mode: Mode = TAKE, *keys: str, max_wait_ms: int = 0) -> Request:
+    """In whole tokens, of the bucket `n/e#r` or of the buckets with these keys."""
+    keys = keys or ("n/e#r",)
+    parts = tuple(Part(level, limit, amount * 1000) for level in range(len(keys)))
+    return Request(mode, keys, parts, max_wait_ms)
+
+
+def available(store: Any, limit: Limit, now_ms: int = START_MS, key: str = "n/e#r") -> int:
+    """In millitokens."""
+    (answer,) = store.settle([request(limit, 0, PEEK, key)], now_ms)
+    return int(answer.levels[0][0])
+
+
+def take_all(store: Any, limit: Limit, amount: int = 1, now_ms: int = START_MS) -> int:
+    """Take as often as it passes; how often."""
+    taken = 0
+    while store.settle([request(limit, amount)], now_ms)[0].allowed:
+        taken += 1
+    return taken
+
+
+def force(store: Any, limit: Limit, amount: int, now_ms: int = START_MS) -> None:
+    store.settle([request(limit, amount, FORCE)], now_ms)
+
+
+def place_of(store: Any, shard: int = 0, namespace: str = "n") -> Place:
+    """The item of a shard of `n/e#r`."""
+    return Place(store._plans.namespaces.known(namespace), "e", "r", shard)
+
+
+def split(store: Any, shard: int = 0) -> int:
+    return int(store._run(store._plans.shards.split_plan(place_of(store, shard))))

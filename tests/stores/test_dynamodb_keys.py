@@ -1,0 +1,187 @@
+"""Where records are kept in the table, and how they are spelled there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Limit, ValidationError
+from headgate.core.names import StoredId
+from headgate.limiter import keys as record_keys
+from headgate.stores.dynamodb import keys
+from headgate.stores.dynamodb.attributes import attribute, values_of
+from headgate.stores.dynamodb.documents import EXPIRES, home_of, namespace_of
+from headgate.stores.dynamodb.listing import shelf_of
+
+NOW = 1_700_000_000_000
+NS = "abcdefghijk"
+IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,10}", fullmatch=True).map(StoredId)
+RESOURCES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,10}", fullmatch=True)
+LIMIT_NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,10}", fullmatch=True)
+MILLI = st.integers(1, 10**15)
+LIMITS = st.builds(
+    Limit.from_stored, LIMIT_NAMES, MILLI, MILLI, st.integers(1, 366 * 86_400_000)
+)  # all that there can be
+EVERY_KEY = st.one_of(
+    st.just(record_keys.revision_key("n")),
+    st.just(record_keys.system_limits_key("n")),
+    st.builds(record_keys.entity_key, st.just("n"), IDS),
+    st.builds(record_keys.child_key, st.just("n"), IDS, IDS),
+    st.builds(record_keys.resource_limits_key, st.just("n"), RESOURCES),
+    st.builds(record_keys.entity_limits_key, st.just("n"), IDS, st.none() | RESOURCES),
+    st.builds(record_keys.custom_key, st.just("n"), st.none() | RESOURCES, IDS),
+    st.builds("n/other#{}".format, st.text(max_size=5)),
+)
+
+
+def test_the_keys_of_the_layout() -> None:
+    assert keys.pk_bucket(NS, "acme", "gpt-4", 3) == f"{NS}/BUCKET#acme#gpt-4#3"
+    assert keys.parse_bucket_pk(f"{NS}/BUCKET#acme#a/b#3") == (NS, "acme", "a/b", 3)
+    assert keys.parse_pk(f"{NS}/ENTITY#acme") == (NS, "ENTITY", "acme")
+    assert keys.parse_usage_sk("#USAGE#api#hour#2024-01-01T14:00:00Z") == ("api", "hour", "2024-01-01T14:00:00Z")
+    with pytest.raises(ValueError, match="not the key of a bucket"):
+        keys.parse_bucket_pk(f"{NS}/ENTITY#acme")
+
+
+@pytest.mark.parametrize(
+    ("key", "pk", "sk"),
+    [
+        ("n/revision", "SYSTEM#", "#REVISION"),
+        ("n/entity#acme", "ENTITY#acme", "#META"),
+        ("n/child#acme#ann", "ENTITY#ann", "#META"),
+        ("n/limits#system", "SYSTEM#", "#CONFIG"),
+        ("n/limits#resource#a/b", "RESOURCE#a/b", "#CONFIG"),
+        ("n/limits#entity#acme#a/b", "ENTITY#acme", "#CONFIG#a/b"),
+        ("n/limits#entity#acme#", "ENTITY#acme", "#CONFIG#_default_"),
+        ("n/custom#a/b#acme", "ENTITY#acme", "#CONFIG#a/b"),
+        ("n/custom##acme", "ENTITY#acme", "#CONFIG#_default_"),
+        ("n/slots#x/y", "RECORD#", "#RECORD#slots#x/y"),
+        ("n/entity", "RECORD#", "#RECORD#entity"),
+    ],
+)
+def test_the_item_of_a_record(key: str, pk: str, sk: str) -> None:
+    assert home_of(key, NS).item_key == (f"{NS}/{pk}", sk)
+
+
+@pytest.mark.parametrize(
+    "key", ["n/entity#", "n/entity#a#b", "n/child#a", "n/limits#", "n/limits#system#x", "n/custom#r"]
+)
+def test_keys_without_a_place(key: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        home_of(key, NS)
+
+
+@given(st.lists(EVERY_KEY, unique=True))
+def test_no_two_records_share_an_item(record_keys: list[str]) -> None:
+    homes = [home for key in record_keys if not (home := home_of(key, NS)).derived]
+    assert len({home.item_key for home in homes}) == len(homes)
+
+
+@given(EVERY_KEY)
+def test_a_list_finds_the_key_again(key: str) -> None:
+    if key in ("n/revision", "n/limits#system"):
+        return  # never listed
+    home = home_of(key, NS)
+    shelf = shelf_of(key, NS)
+    assert f"n/{shelf.name(*home.item_key)}" == key
+    places = {"PK": home.pk, "SK": home.sk, **home.indexes()}
+    assert places[f"{shelf.gsi}PK"] == shelf.pk
+    assert places[f"{shelf.gsi}SK"].startswith(shelf.sk)
+
+
+@pytest.mark.parametrize("prefix", ["n/child#", "n/limits#", "n/limits#sys", "n/custom#r"])
+def test_prefixes_that_cannot_be_listed(prefix: str) -> None:
+    with pytest.raises(ValidationError, match=prefix):
+        shelf_of(prefix, NS)
+
+
+@given(st.lists(LIMITS, min_size=1, max_size=4, unique_by=lambda limit: limit.name), st.sampled_from(["allow", None]))
+def test_limits_come_back_exactly_and_in_order(limits: list[Limit], policy: str | None) -> None:
+    value: dict[str, Any] = {"limits": [limit.as_dict() for limit in limits]}
+    if policy:
+        value["on_unavailable"] = policy
+    home = home_of("n/limits#system", NS)
+    record = home.record(home.item(value, 7, None), NOW)
+    assert record is not None
+    assert (record.value, record.version) == (value, 7)
+    assert [Limit.from_dict(limit) for limit in record.value["limits"]] == limits
+
+
+def test_limits_are_flat_numbers_in_tokens_and_seconds() -> None:
+    home = home_of("n/limits#entity#acme#gpt-4", NS)
+    limits = [Limit("tpm.x-1_y", 0.001, 1.5, 60), Limit("day", 10**12, 2, 86_400)]
+    item = home.item({"limits": [limit.as_dict() for limit in limits]}, 3, None)
+    assert values_of(item) == {
+        "PK": f"{NS}/ENTITY#acme",
+        "SK": "#CONFIG#gpt-4",
+        "GSI2PK": f"{NS}/ENTITY_CONFIGS#",
+        "GSI2SK": "acme#gpt-4",
+        "GSI3PK": f"{NS}/ENTITY_CONFIG#gpt-4",
+        "GSI3SK": "acme",
+        "GSI4PK": NS,
+        "GSI4SK": f"{NS}/ENTITY#acme",
+        "entity_id": "acme",
+        "resource": "gpt-4",
+        "limit_names": "tpm.x-1_y,day",
+        "l_tpm.x-1_y_cp": values_of({"": {"N": "0.001"}})[""],
+        "l_tpm.x-1_y_ra": values_of({"": {"N": "1.5"}})[""],
+        "l_tpm.x-1_y_rp": 60,
+        "l_day_cp": 10**12,
+        "l_day_ra": 2,
+        "l_day_rp": 86_400,
+        "config_version": 3,
+    }
+
+
+@given(
+    st.none() | st.text(max_size=5),
+    st.none() | IDS,
+    st.booleans(),
+    st.dictionaries(st.text(max_size=3), st.none() | st.floats(allow_nan=False) | st.lists(st.integers()), max_size=3),
+)
+def test_entities_come_back(name: str | None, parent_id: str | None, cascade: bool, metadata: dict[str, Any]) -> None:
+    value = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
+    home = home_of("n/entity#ann", NS)
+    item = home.item(value, 1, None)
+    record = home.record(item, NOW)
+    assert record is not None
+    assert record.value == value
+    assert ("GSI1PK" in item) == (parent_id is not None)
+
+
+def test_a_value_with_more_than_the_item_can_hold_is_refused() -> None:
+    limit = Limit.per_minute("rpm", 1).as_dict()
+    for key, value in [
+        ("n/entity#ann", {"name": None, "colour": "red"}),
+        ("n/limits#system", {"limits": [], "colour": "red"}),
+        ("n/limits#system", {"limits": [limit | {"colour": "red"}]}),
+        ("n/revision", {"revision": 1, "colour": "red"}),
+    ]:
+        with pytest.raises(ValidationError, match=rf"{key}.*'colour'"):
+            home_of(key, NS).item(value, 1, None)
+
+
+def test_when_a_record_expires() -> None:
+    home = home_of("n/x", NS)
+    item = home.item({}, 1, NOW + 1)
+    assert item[EXPIRES] == attribute(NOW + 1)
+    assert item["ttl"] == attribute(NOW // 1000 + 1), "not before, in whole seconds"
+    assert home.record(item, NOW) is not None
+    assert home.record(item, NOW + 1) is None
+
+
+def test_an_item_that_was_changed_by_hand_is_named() -> None:
+    home = home_of("n/entity#ann", NS)
+    item = {**home.item({}, 1, None), "metadata": {"S": "{"}}
+    with pytest.raises(ValidationError, match=r"n/entity#ann.*ENTITY#ann.*#META"):
+        home.record(item, NOW)
+
+
+def test_keys_of_several_namespaces_are_refused() -> None:
+    assert namespace_of(["n/a", "n/b/c"]) == "n"
+    for wrong in (["n/a", "m/a"], ["a"], ["/a"]):
+        with pytest.raises(ValidationError, match="one namespace"):
+            namespace_of(wrong)

@@ -1,0 +1,204 @@
+"""Buckets over several items: never more than before, and hardly ever less."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dynamodb_helpers import START_MS, available, force, new_table, opened, place_of, request, split, take_all
+
+from headgate.core.decide import PENALIZE, Part, Request
+from headgate.core.limit import Limit
+from headgate.stores.dynamodb.blocking import _Talk
+from headgate.testing.servers.dynamodb import Engine
+
+LIMIT = Limit.per_minute("rpm", 60)
+SECOND = 1000
+
+
+@pytest.fixture(scope="module")
+def engine(ministack: Engine, aws_credentials: str) -> Engine:
+    return ministack
+
+
+@pytest.fixture
+def url(engine: Engine) -> str:
+    return new_table(engine)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Any]:
+    with opened(url) as store:
+        yield store
+
+
+def shards_of(store: Any) -> dict[int, int]:
+    """The shards there are, and of how many each believes to be one."""
+    rows = store._run(store._plans._buckets._across.rows_plan([place_of(store, shard) for shard in range(64)]))
+    return {place.shard: row.shard_count for place, row in rows.items()}
+
+
+def test_a_split_changes_no_sum(store: Any) -> None:
+    store.settle([request(LIMIT, 11)], START_MS)
+    for expected in ({0: 2, 1: 2}, {0: 4, 1: 2, 2: 4}, {0: 8, 1: 2, 2: 4, 4: 8}):
+        split(store)
+        assert shards_of(store) == expected
+        assert available(store, LIMIT) == 49_000
+    split(store, 1)
+    split(store, 1)
+    assert shards_of(store) == {0: 8, 1: 8, 2: 4, 3: 4, 4: 8, 5: 8}
+    assert available(store, LIMIT) == 49_000
+    assert take_all(store, LIMIT) == 49
+
+
+def test_no_shard_gets_ahead_of_the_first(store: Any) -> None:
+    store.settle([request(LIMIT, 1)], START_MS)
+    split(store)
+    for _ in range(3):
+        assert split(store, 1) == 2
+    assert shards_of(store) == {0: 2, 1: 2}
+
+
+def test_there_are_no_more_than_the_url_says(engine: Engine) -> None:
+    with opened(f"{new_table(engine)}&shards=2") as store:
+        store.settle([request(LIMIT, 1)], START_MS)
+        for _ in range(3):
+            split(store)
+        assert shards_of(store) == {0: 2, 1: 2}
+
+
+@pytest.mark.parametrize("amount", [1, 7, 20, 60])
+def test_everything_can_be_taken(store: Any, amount: int) -> None:
+    """What does not fit into one shard is taken of several, in one transaction."""
+    store.settle([request(LIMIT, 0, PENALIZE)], START_MS - 1)
+    for _ in range(3):
+        split(store)
+    assert take_all(store, LIMIT, amount) == 60 // amount
+    assert available(store, LIMIT) == 60_000 - 60 // amount * amount * 1000
+
+
+def test_a_refusal_says_when(store: Any) -> None:
+    store.settle([request(LIMIT, 60)], START_MS)
+    for _ in range(2):
+        split(store)
+    (answer,) = store.settle([request(LIMIT, 30)], START_MS)
+    assert (answer.allowed, answer.wait_ms) == (False, 30 * SECOND)
+    assert not store.settle([request(LIMIT, 30)], START_MS + 30 * SECOND - 1)[0].allowed
+    assert store.settle([request(LIMIT, 30)], START_MS + 30 * SECOND)[0].allowed
+    (answer,) = store.settle([request(LIMIT, 61)], START_MS)
+    assert (answer.allowed, answer.wait_ms) == (False, None)
+
+
+def test_a_reservation(store: Any) -> None:
+    store.settle([request(LIMIT, 60)], START_MS)
+    split(store)
+    (answer,) = store.settle([request(LIMIT, 40, max_wait_ms=40 * SECOND)], START_MS)
+    assert (answer.allowed, answer.wait_ms) == (True, 40 * SECOND)
+    assert not store.settle([request(LIMIT, 21, max_wait_ms=60 * SECOND)], START_MS)[0].allowed
+
+
+def test_debts_and_refunds(store: Any) -> None:
+    store.settle([request(LIMIT, 1)], START_MS)
+    split(store)
+    split(store)
+    force(store, LIMIT, 100)
+    assert available(store, LIMIT) == -41_000
+    assert take_all(store, LIMIT) == 0
+    force(store, LIMIT, -41)
+    assert available(store, LIMIT) == 0
+    force(store, LIMIT, -500)
+    assert available(store, LIMIT) == 60_000
+
+
+def test_a_penalty_is_on_all(store: Any) -> None:
+    store.settle([request(LIMIT, 1)], START_MS)
+    split(store)
+    part = Part(0, LIMIT, 0)
+    store.settle([Request(PENALIZE, ("n/e#r",), (part,), block_ms=5 * SECOND)], START_MS)
+    assert take_all(store, LIMIT, now_ms=START_MS + 5 * SECOND - 1) == 0
+    assert take_all(store, LIMIT, now_ms=START_MS + 5 * SECOND) == 60
+
+
+def test_a_changed_limit_is_on_all(store: Any) -> None:
+    store.settle([request(LIMIT, 60)], START_MS)
+    split(store)
+    split(store)
+    assert take_all(store, Limit.per_minute("rpm", 100)) == 40
+
+
+def test_one_split_halfway_has_lost_nothing_for_good(url: str, store: Any) -> None:
+    """Whoever splits dies before the sibling is there: half is missing until someone makes it."""
+    store.settle([request(LIMIT, 20)], START_MS)
+    shards, first = store._plans.shards, place_of(store)
+    plan = shards.split_plan(first)
+    call = next(plan)
+    while not any(send.operation == "TransactWriteItems" for send in call.sends):
+        call = plan.send(_Talk(store._wire).perform(call))
+    plan.close()
+    assert shards_of(store) == {0: 2}
+    with opened(url) as another:
+        assert available(another, LIMIT) == 20_000
+        taken = 0
+        while len(shards_of(another)) == 1:
+            taken += another.settle([request(LIMIT, 1)], START_MS)[0].allowed
+        assert shards_of(another) == {0: 2, 1: 2}
+        assert available(another, LIMIT) == 40_000 - taken * 1000
+
+
+def test_reset_makes_it_one_again(store: Any) -> None:
+    store.settle([request(LIMIT, 60)], START_MS)
+    split(store)
+    split(store)
+    store.delete_buckets(["n/e#r"])
+    assert shards_of(store) == {}
+    assert take_all(store, LIMIT) == 60
+    assert shards_of(store) == {0: 1}
+
+
+def test_sweeping_takes_back_what_is_full(store: Any) -> None:
+    store.settle([request(LIMIT, 10)], START_MS)
+    split(store)
+    split(store)
+    split(store, 1)
+    assert store.sweep("n", START_MS + 9 * SECOND).buckets == 0
+    assert store.sweep("n", START_MS + 100 * SECOND).buckets == 1
+    assert shards_of(store) == {}
+    assert store.sweep("n", START_MS + 100 * SECOND).buckets == 0
+
+
+def test_never_more_than_there_is_while_it_is_being_split(url: str) -> None:
+    """Threads with stores of their own take as fast as they can, give some back, and others split."""
+    limit = Limit.per_day("rpd", 400)
+    taken, errors = [0] * 3, []
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        try:
+            with opened(url) as store:
+                for turn in range(60):
+                    amount = chance.choice([1, 1, 2, 5, 40])
+                    if store.settle([request(limit, amount)], START_MS)[0].allowed:
+                        taken[number] += amount
+                        if chance.random() < 0.2:
+                            force(store, limit, -amount)
+                            taken[number] -= amount
+                    if number == 0 and turn % 15 == 5:
+                        split(store, chance.choice([0, 0, 1]))
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    with opened(url) as store:
+        assert sum(taken) <= 400
+        left = available(store, limit)
+        assert 400_000 - sum(taken) * 1000 - left <= 64
+        assert left <= 400_000 - sum(taken) * 1000
