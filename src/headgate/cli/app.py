@@ -8,6 +8,7 @@ import click
 
 from .. import __version__
 from ..core.errors import HeadgateError
+from .aws import aws
 from .buckets import buckets
 from .check import check
 from .command import Group
@@ -15,6 +16,7 @@ from .demo.command import demo
 from .entity import entity
 from .errors import INTERRUPTED, report
 from .limits import limits
+from .reconcile import reconcile
 
 
 @click.group(
@@ -29,7 +31,7 @@ def app() -> None:
     """
 
 
-for command in (demo, check, limits, entity, buckets):
+for command in (demo, check, limits, entity, buckets, reconcile, aws):
     app.add_command(command)
 
 

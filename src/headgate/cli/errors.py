@@ -17,9 +17,11 @@ INTERRUPTED = 130
 
 MEANINGS = {
     ALLOWED: "it was done; `check`: allowed",
-    REFUSED: "the answer is no: `check` was refused, `entity delete` was not confirmed, `demo` found a limit oversold",
-    BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, or an entity that is not there",
-    UNAVAILABLE: "the store did not answer",
+    REFUSED: "the answer is no: `check` was refused, a `delete` was not confirmed, `demo` found a limit oversold, "
+    "`aws status` found something wrong",
+    BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, or an entity or a stack that is "
+    "not there; AWS refused",
+    UNAVAILABLE: "the store, or AWS, did not answer",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 

@@ -46,6 +46,8 @@ With `--hash-entity-ids` a command finds what a limiter with
 set, its bytes are the key. There is no option for it, since other users of the machine can see what you type; that
 goes for the ids too. Without `--hash-entity-ids` a hash is an id like any other: `headgate buckets 414127b6...`.
 
+The commands of `headgate aws` name a stack, with `--name` and `--region`, instead of a store: see [AWS](aws.md).
+
 ## Options of every command
 """
 
@@ -104,7 +106,7 @@ def _common_options() -> list[click.Option]:
 def _table(options: list[click.Option]) -> Iterator[str]:
     yield "| option | meaning |\n|---|---|"
     for option in options:
-        spelled = ", ".join(option.opts)
+        spelled = ", ".join([*option.opts, *option.secondary_opts])
         value = f" {option.metavar}" if option.metavar else ""
         default = f" Default: {option.default}." if option.show_default else ""
         variable = f" Environment variable: `{option.envvar}`." if option.envvar else ""

@@ -1,0 +1,1 @@
+"""What runs beside the limiter on AWS: the stack, the functions in it, and reading what they have counted."""

@@ -1,0 +1,150 @@
+"""A batch of stream records, from reading them to counting, archiving and splitting what they ask for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ...core.errors import HeadgateError
+from ...plan import Call, run
+from ...stores.dynamodb.deliver import Deliverer
+from .archive import Archive
+from .log import log
+from .pressure import Pressure, Splitter, wanted_splits
+from .records import BucketChange, ExpiredEvent, Place, Unreadable, read_record, sequence_of
+from .usage_items import apply_plan, usage_writes
+from .windows import DEFAULT_RETENTION_DAYS, check_retention_days
+
+_WRITES_AT_ONCE = 100
+
+Perform: TypeAlias = Callable[[Call[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of records.
+
+    `counted` in usage, by `writes` to the table; `skipped` because nobody can ever read or count them; `archived` audit
+    events; `splits` of hot buckets.
+    """
+
+    records: int = 0
+    counted: int = 0
+    writes: int = 0
+    skipped: int = 0
+    archived: int = 0
+    splits: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(mine + theirs for mine, theirs in zip(self._values(), other._values())))
+
+    def _values(self) -> Iterable[int]:
+        return self.as_dict().values()
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`failed`: the sequence number from which on the records have to come again, if they have to."""
+
+    counts: Counts
+    failed: str | None = None
+
+
+class Aggregator:
+    """Give it the records of a stream in order, again and again if need be. `split` may do nothing."""
+
+    def __init__(
+        self,
+        deliverer: Deliverer,
+        perform: Perform,
+        *,
+        retention_days: int = DEFAULT_RETENTION_DAYS,
+        archive: Archive | None = None,
+        split: Splitter = lambda split: False,
+    ) -> None:
+        self._deliverer = deliverer
+        self._perform = perform
+        self._retention_days = check_retention_days(retention_days)
+        self._archive = archive
+        self._split = split
+        self._pressure = Pressure()
+
+    def process(
+        self, records: Sequence[Any], label: str | None = None, has_time: Callable[[], bool] = lambda: True
+    ) -> Outcome:
+        """`label` of the stream, if the records do not say it. Without time left, the rest is for the next try."""
+        changes: list[BucketChange] = []
+        expired: list[ExpiredEvent] = []
+        skipped = 0
+        for record in records:
+            try:
+                found = read_record(record, label)
+            except Unreadable as error:
+                skipped += 1
+                log(logging.ERROR, "record skipped", sequence_number=sequence_of(record), why=str(error))
+                continue
+            if isinstance(found, BucketChange):
+                changes.append(found)
+            elif found is not None:
+                expired.append(found)
+        counted = [change for change in changes if change.deltas]
+        writes, late, refused = self._count(counted, has_time)
+        archived, unarchived = self._keep(expired, late)
+        failed = min([*late, *unarchived], key=lambda place: place.mark, default=None)
+        counts = Counts(
+            records=len(records),
+            counted=len({change.place.mark for change in counted}) - len({place.mark for place in (*late, *refused)}),
+            writes=writes,
+            skipped=skipped + len(refused),
+            archived=archived,
+            splits=self._spread(changes),
+        )
+        return Outcome(counts, None if failed is None else failed.sequence)
+
+    def _count(
+        self, changes: Sequence[BucketChange], has_time: Callable[[], bool]
+    ) -> tuple[int, set[Place], set[Place]]:
+        writes = usage_writes(changes)
+        done, late, refused = 0, set[Place](), set[Place]()
+        for start in range(0, len(writes), _WRITES_AT_ONCE):
+            part = writes[start : start + _WRITES_AT_ONCE]
+            if has_time():
+                applied = run(apply_plan(self._deliverer, part, self._retention_days), self._perform)
+                done += applied.writes
+                late |= {change.place for change in applied.late}
+                refused |= {change.place for change in applied.refused}
+            else:
+                late |= {change.place for write in part for change in write.changes}
+        for place in refused:
+            log(logging.ERROR, "record refused by the table", sequence_number=place.sequence)
+        if late:
+            log(logging.WARNING, "records have to come again", records=len(late))
+        return done, late, refused - late
+
+    def _keep(self, expired: Sequence[ExpiredEvent], late: set[Place]) -> tuple[int, Sequence[Place]]:
+        """Archive them, but not those that will come again anyway: they would be archived twice."""
+        first_late = min((place.mark for place in late), default=None)
+        events = [event for event in expired if first_late is None or event.place.mark < first_late]
+        if not events or self._archive is None:
+            return 0, ()
+        try:
+            self._archive.put(events)
+        except Exception as error:  # whatever the driver has: the events are safe only when they are archived
+            log(logging.ERROR, "audit events not archived", events=len(events), why=type(error).__name__)
+            return 0, [event.place for event in events]
+        return len({event.place.mark for event in events}), ()
+
+    def _spread(self, changes: Sequence[BucketChange]) -> int:
+        """Only to be early: who acquires splits what throttles, so that a failure here holds up nothing."""
+        done = 0
+        for split in wanted_splits(changes, self._pressure):
+            try:
+                done += self._split(split)
+            except HeadgateError as error:
+                log(logging.WARNING, "bucket not split", shards=split.shards, why=type(error).__name__)
+        return done

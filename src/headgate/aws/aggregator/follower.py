@@ -1,0 +1,185 @@
+"""The aggregator as a process: it reads the stream itself.
+
+A shard is read only when its parent is: that keeps the records of an item in their order. A record counts as read when
+it is counted, never before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ...core.errors import RateLimiterUnavailable
+from ...plan import run
+from ...stores.dynamodb.deliver import Deliverer
+from .batch import Aggregator, Counts, Perform
+from .checkpoints import is_checkpoint, load_plan, save_plan
+from .log import log
+from .records import moment_of, sequence_of
+from .stream import Shard, Stream, newest_stream_plan
+
+POLL_SECONDS = 1.0
+_BETWEEN_EMPTY_READS = 0.05
+# An open shard never says that it has no more, and may give nothing although it has: so it is asked this often.
+_IDLE_READS = 10
+_SHARDS_SECONDS = 30.0
+_SAVE_SECONDS = 10.0
+_LONGEST_PAUSE = 30.0
+
+
+class Progress(NamedTuple):
+    """So far. `shards` are open and being read; `behind_seconds` is the age of the last record, 0 at the end."""
+
+    counts: Counts
+    shards: int
+    behind_seconds: float
+
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+class Follower:
+    """`run` it; `stop` it from a signal handler or another thread."""
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        stream: Stream,
+        deliverer: Deliverer,
+        perform: Perform,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        report: Report = lambda progress: None,
+    ) -> None:
+        self._aggregator = aggregator
+        self._stream = stream
+        self._deliverer = deliverer
+        self._perform = perform
+        self._poll_seconds = poll_seconds
+        self._report = report
+        self._stopped = threading.Event()
+        self._shards: dict[str, Shard] = {}
+        self._counts = Counts()
+        self._until = 0
+        self._latest: int | None = None
+        self._looked = self._saved = float("-inf")
+
+    def stop(self) -> None:
+        """What is being counted is finished first."""
+        self._stopped.set()
+
+    def run(self, once: bool = False) -> Counts:
+        """Until it is stopped; `once`: until all is read that was written before it began."""
+        pause = self._poll_seconds
+        try:
+            while not self._stopped.is_set():
+                try:
+                    busy = self._round(once)
+                except RateLimiterUnavailable as error:
+                    if once:
+                        raise
+                    log(logging.WARNING, "waiting for DynamoDB", seconds=pause, why=str(error))
+                    self._stopped.wait(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    continue
+                pause = self._poll_seconds
+                if once and all(map(_is_read, self._readable())):
+                    break
+                if not busy:
+                    self._stopped.wait(_BETWEEN_EMPTY_READS if once else self._poll_seconds)
+        finally:
+            self._save()
+        return self._counts
+
+    def _round(self, once: bool) -> bool:
+        """Read each shard once; whether there was anything."""
+        if time.monotonic() - self._looked >= _SHARDS_SECONDS:
+            self._look()
+        busy, trouble = False, None
+        for shard in self._readable():
+            if self._stopped.is_set():
+                break
+            if once and _is_read(shard):
+                continue
+            try:
+                busy = self._read(shard) or busy
+            except RateLimiterUnavailable as error:
+                trouble = error  # the other shards need not wait for this one
+        if time.monotonic() - self._saved >= _SAVE_SECONDS:
+            self._save()
+        self._report(Progress(self._counts, len(self._readable()), self._behind(busy)))
+        if trouble is not None:
+            raise trouble
+        return busy
+
+    def _look(self) -> None:
+        """For new shards, and for a new stream once the old one is read."""
+        if not self._shards or not (self._stream.enabled or self._readable()):
+            arn = run(newest_stream_plan(self._deliverer), self._perform)
+            if not self._shards or arn != self._stream.arn:
+                self._save()
+                self._stream.arn = arn
+                self._shards = self._remembered()
+        known, self._shards = self._shards, {}
+        for shard in self._stream.shards():
+            found = self._shards[shard.id] = known.get(shard.id, shard)
+            found.parent, found.closed = shard.parent, shard.closed
+        self._until = self._until or self._stream.now or int(time.time())
+        self._looked = time.monotonic()
+
+    def _remembered(self) -> dict[str, Shard]:
+        found = run(load_plan(self._deliverer, self._stream.label), self._perform)
+        return {shard: Shard(shard, position=position) for shard, position in found.items()}
+
+    def _readable(self) -> list[Shard]:
+        def done(shard: str | None) -> bool:
+            return shard is None or shard not in self._shards or self._shards[shard].ended
+
+        return [shard for shard in self._shards.values() if not shard.ended and done(shard.parent)]
+
+    def _read(self, shard: Shard) -> bool:
+        records = self._stream.read(shard)
+        if records:
+            self._process(shard, records)
+            shard.advance(sequence_of(records[-1]))
+            shard.unsaved = shard.unsaved or not all(map(is_checkpoint, records))
+        else:
+            shard.idle += 1
+            shard.advance(None)
+        if shard.ended:
+            shard.unsaved = True
+            self._looked = float("-inf")  # for its children
+        return bool(records)
+
+    def _process(self, shard: Shard, records: Sequence[Any]) -> None:
+        outcome = self._aggregator.process(records, self._stream.label)
+        if outcome.failed is not None:
+            shard.rewind()
+            raise RateLimiterUnavailable(f"table {self._deliverer.table!r} does not take what was counted")
+        self._counts += outcome.counts
+        self._latest = moment_of(records[-1])
+        shard.idle = _IDLE_READS if self._latest is not None and self._latest > self._until else 0
+
+    def _behind(self, busy: bool) -> float:
+        return max(0.0, time.time() - self._latest) if busy and self._latest is not None else 0.0
+
+    def _save(self) -> None:
+        positions = {shard.id: shard.position for shard in self._shards.values() if shard.unsaved and shard.position}
+        self._saved = time.monotonic()
+        if not positions:
+            return
+        try:
+            run(save_plan(self._deliverer, self._stream.label, positions), self._perform)
+        except RateLimiterUnavailable as error:
+            log(logging.WARNING, "position not saved", why=str(error))
+            return
+        for shard in positions:
+            self._shards[shard].unsaved = False
+
+
+def _is_read(shard: Shard) -> bool:
+    """As far as can be known of one that is open."""
+    return shard.ended or (shard.idle >= _IDLE_READS and not shard.closed)

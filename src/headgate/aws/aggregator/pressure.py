@@ -1,0 +1,69 @@
+"""Which buckets are written so often that they have to be spread over more items before DynamoDB throttles them.
+
+One item takes 1,000 units of writing a second. An item counts its writes itself, so that the difference between two
+records is exact even if records come twice; a second in which it took 800 makes it hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from ...stores.dynamodb import keys
+from .records import BucketChange
+
+HOT_UNITS_PER_SECOND = 800
+_REMEMBERED = 10_000  # items; forgetting one costs a second
+
+
+class Split(NamedTuple):
+    """Double the shards of the item at `pk`, if they are still `shards`."""
+
+    pk: str
+    shards: int
+
+
+Splitter: TypeAlias = Callable[[Split], bool]  # whether it was done
+
+
+class _Second(NamedTuple):
+    at: int
+    writes: int
+    at_ms: int
+
+
+class Pressure:
+    """It remembers where the second began, from batch to batch: with nothing remembered it only notices later."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, _Second] = {}
+
+    def is_hot(self, change: BucketChange) -> bool:
+        writes = change.writes
+        began = self._seconds.get(change.pk)
+        if began is None or began.at != change.place.at or writes.after < began.writes:
+            if len(self._seconds) >= _REMEMBERED:
+                self._seconds.clear()
+            began = self._seconds[change.pk] = _Second(change.place.at, writes.before, writes.before_ms)
+        # The stream's time may be as coarse as a minute. The writers' clocks, which differ, are asked only for that.
+        seconds = max(1.0, (writes.after_ms - began.at_ms) / 1000)
+        return (writes.after - began.writes) * writes.units >= HOT_UNITS_PER_SECOND * seconds
+
+
+def wanted_splits(changes: Iterable[BucketChange], pressure: Pressure) -> list[Split]:
+    """What to split, each once, in this order. Shard 0 is the first to be split, and when it was the others follow."""
+    wanted: dict[Split, None] = {}
+    for change in changes:
+        writes = change.writes
+        if change.shard == 0:
+            shards = writes.shards_before
+            while shards < writes.shards:
+                wanted |= {_split(change, shard, shards): None for shard in range(1, shards)}
+                shards *= 2
+        if pressure.is_hot(change):
+            wanted |= {_split(change, 0, writes.shards): None, _split(change, change.shard, writes.shards): None}
+    return list(wanted)
+
+
+def _split(change: BucketChange, shard: int, shards: int) -> Split:
+    return Split(keys.pk_bucket(change.ns, change.entity_id, change.resource, shard), shards)

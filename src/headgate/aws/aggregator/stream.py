@@ -1,0 +1,164 @@
+"""The table's stream, read with boto3: its shards, and the records of each from where one left off."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...plan import Plan
+from ...stores.dynamodb import driver
+from ...stores.dynamodb.deliver import THROTTLED, Deliverer
+from ...stores.dynamodb.exchange import Failed, Send
+from ...stores.dynamodb.url import Settings
+from .checkpoints import END
+from .log import log
+from .transport import TIMEOUT_SECONDS, client
+
+_IMAGES = "NEW_AND_OLD_IMAGES"
+_RECORDS_AT_ONCE = 1000
+_ATTEMPTS = 3
+_EXPIRED = {"ExpiredIterator"}
+_TRIMMED = {"TrimmedDataAccess"}
+_GONE = {"ResourceNotFound"}
+_PASSES = THROTTLED | {"InternalServerError", "InternalFailure", "ServiceUnavailable"}
+
+
+class Refused(Exception):
+    """What DynamoDB Streams said of an iterator or a shard."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass
+class Shard:
+    """`position`: the sequence number up to which everything is counted, or END. `idle`: reads without a record.
+
+    `closed`: nothing is added to it any more.
+    """
+
+    id: str
+    parent: str | None = None
+    position: str | None = None
+    closed: bool = False
+    idle: int = 0
+    unsaved: bool = False
+    iterator: str | None = None
+    following: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.position == END
+
+    def advance(self, sequence: str | None) -> None:
+        """What was read is done with; `sequence` is the last of it."""
+        self.iterator = self.following
+        self.position = END if self.following is None else sequence or self.position
+
+    def rewind(self) -> None:
+        """What was read has to be read again."""
+        self.iterator = None
+
+
+def newest_stream_plan(deliverer: Deliverer) -> Plan[str]:
+    """The ARN of the table's stream."""
+    result = yield from deliverer.one_plan(Send("DescribeTable", {"TableName": deliverer.table}, repeatable=True))
+    assert not isinstance(result, Failed)
+    table = result["Table"]
+    needs = f"table {deliverer.table!r} in {deliverer.settings.where} needs a stream of {_IMAGES}"
+    view = table.get("StreamSpecification", {}).get("StreamViewType", _IMAGES)
+    if view != _IMAGES:
+        raise ValidationError(f"{needs}, and has one of {view}: disable it, then call limiter.setup()")
+    arn = table.get("LatestStreamArn")
+    if not arn:
+        raise ValidationError(f"{needs}, and has none: call limiter.setup(), or `headgate aws update`")
+    return str(arn)
+
+
+class Stream:
+    """A stream, by its ARN."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client = client(settings, "dynamodbstreams")
+        self.arn = ""
+        self.enabled = True
+        self.now = 0  # by the stream's own clock, when it was last described
+
+    @property
+    def label(self) -> str:
+        return self.arn.rpartition("/")[2]
+
+    def shards(self) -> list[Shard]:
+        """All there are, as nobody has read them."""
+        found: list[Shard] = []
+        more: dict[str, str] = {}
+        while True:
+            reply = self._ask(self._client.describe_stream, StreamArn=self.arn, **more)
+            described = reply["StreamDescription"]
+            for shard in described["Shards"]:
+                closed = "EndingSequenceNumber" in shard.get("SequenceNumberRange", {})
+                found.append(Shard(shard["ShardId"], shard.get("ParentShardId"), closed=closed))
+            if "LastEvaluatedShardId" not in described:
+                break
+            more = {"ExclusiveStartShardId": described["LastEvaluatedShardId"]}
+        self.enabled = described["StreamStatus"] != "DISABLED"
+        date = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        self.now = int(parsedate_to_datetime(date).timestamp()) if date else 0
+        return found
+
+    def read(self, shard: Shard) -> Sequence[Any]:
+        """The next records. Afterwards the shard wants to `advance` or to `rewind`."""
+        for _ in range(_ATTEMPTS):
+            try:
+                shard.iterator = shard.iterator or self._iterator(shard)
+                reply = self._ask(self._client.get_records, ShardIterator=shard.iterator, Limit=_RECORDS_AT_ONCE)
+            except Refused as refused:
+                shard.iterator = None
+                if refused.code in _GONE:
+                    shard.following = None
+                    return ()
+                if refused.code in _TRIMMED and shard.position is not None:
+                    log(logging.ERROR, "records lost: they were read too late", shard=shard.id, after=shard.position)
+                    shard.position = None
+                continue
+            shard.following = reply.get("NextShardIterator")
+            found: Sequence[Any] = reply["Records"]
+            return found
+        raise RateLimiterUnavailable(f"no position in shard {shard.id!r} of the stream holds long enough to be read")
+
+    def _iterator(self, shard: Shard) -> str:
+        where = (
+            {"ShardIteratorType": "TRIM_HORIZON"}
+            if shard.position is None
+            else {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": shard.position}
+        )
+        reply = self._ask(self._client.get_shard_iterator, StreamArn=self.arn, ShardId=shard.id, **where)
+        iterator: str = reply["ShardIterator"]
+        return iterator
+
+    def _ask(self, operation: Callable[..., Any], **parameters: Any) -> Any:
+        try:
+            return operation(**parameters)
+        except ClientError as error:
+            failed = driver.failed(error)
+            of_a_shard = not parameters.keys().isdisjoint(("ShardId", "ShardIterator"))
+            if of_a_shard and failed.code in _EXPIRED | _TRIMMED | _GONE:
+                raise Refused(failed.code) from None
+            if failed.code in _PASSES:
+                raise RateLimiterUnavailable(f"DynamoDB Streams: {failed.code}: {failed.message}") from error
+            table = f"the stream of table {self._settings.table!r} in {self._settings.where}"
+            raise ValidationError(f"{table} cannot be read: {failed.code}: {failed.message}") from error
+        except driver.ERRORS as error:
+            lost = driver.lost(error, TIMEOUT_SECONDS)
+            raise RateLimiterUnavailable(f"DynamoDB Streams {lost.why}") from error
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,52 @@
+"""Performs what the plans ask for, with boto3. Many operations at once are many threads."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ...core.errors import ValidationError
+from ...plan import Call, Sleep
+from ...stores.dynamodb import driver
+from ...stores.dynamodb.exchange import Exchange, Lost, MoreTime, Reply, Send
+from ...stores.dynamodb.url import Settings
+
+_THREADS = 16
+TIMEOUT_SECONDS = 10
+
+
+def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
+    """boto3's client for a service where the table is."""
+    from boto3.session import Session
+    from botocore.config import Config
+
+    options = driver.config_options(TIMEOUT_SECONDS) | {"retries": {"total_max_attempts": attempts, "mode": "standard"}}
+    try:
+        session = Session(profile_name=settings.profile)
+        return session.client(service, **driver.client_options(settings), config=Config(**options))
+    except driver.UNUSABLE as error:
+        raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
+
+
+class Transport:
+    def __init__(self, settings: Settings) -> None:
+        self._client = client(settings, "dynamodb", attempts=1)
+        self._threads = ThreadPoolExecutor(_THREADS, "headgate-aws")
+
+    def perform(self, call: Call[Any]) -> Any:
+        if isinstance(call, Exchange):
+            return list(self._threads.map(self._send, call.sends))
+        if isinstance(call, Sleep):
+            return time.sleep(call.seconds)
+        assert isinstance(call, MoreTime)  # each operation has its own
+        return None
+
+    def _send(self, send: Send) -> Reply:
+        reply = driver.sent(self._client, send, TIMEOUT_SECONDS)
+        # No deadline but that of each operation: what was lost may be sent again.
+        return reply._replace(late=False) if isinstance(reply, Lost) else reply
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._client.close()

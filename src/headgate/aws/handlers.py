@@ -1,0 +1,104 @@
+"""The functions that AWS Lambda calls. They are told by their environment what to work on:
+
+HEADGATE_URL                    dynamodb://table?region=...
+HEADGATE_ARCHIVE_BUCKET         for audit events that expire; without it they are gone
+HEADGATE_USAGE_RETENTION_DAYS   how long usage by the hour is kept: 90
+HEADGATE_MAX_SHARDS             over how many items a bucket may be spread
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import HeadgateError, ValidationError
+from ..limiter import SyncRateLimiter
+from ..plan import Plan
+from ..stores.dynamodb.namespaces import ACTIVE, Namespaces
+from .aggregator.host import Host
+from .aggregator.log import log, log_to_stdout
+from .aggregator.windows import DEFAULT_RETENTION_DAYS
+
+_MARGIN_MS = 3000  # what is not begun by then is left to the next try
+
+_hosts: dict[tuple[str | None, ...], Host] = {}
+
+
+def aggregate(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+    """Count a batch of the table's stream. The answer says from which record on Lambda has to deliver again."""
+    records = event.get("Records")
+    if not isinstance(records, list):
+        raise ValidationError("the event has no Records: this function is for the stream of a DynamoDB table")
+    outcome = _host().aggregator.process(records, has_time=lambda: _remaining_ms(context) > _MARGIN_MS)
+    log(logging.INFO, "aggregated", **outcome.counts.as_dict(), failed=outcome.failed)
+    return {"batchItemFailures": [{"itemIdentifier": outcome.failed}] if outcome.failed else []}
+
+
+def reconcile(event: Any, context: Any) -> dict[str, Any]:
+    """Give back what crashed holders have kept, in every namespace of the table."""
+    host, counts, failed = _host(), {}, 0
+    for namespace in host.run(_namespaces_plan(Namespaces(host.deliverer))):
+        try:
+            with SyncRateLimiter(_environment("HEADGATE_URL"), namespace=namespace) as limiter:
+                counts[namespace] = limiter.reconcile().as_dict()
+        except HeadgateError as error:
+            failed += 1
+            log(logging.ERROR, "not reconciled", namespace=namespace, why=str(error))
+    log(logging.INFO, "reconciled", namespaces=counts, failed=failed)
+    if failed:
+        raise HeadgateError(f"{failed} of {failed + len(counts)} namespaces could not be reconciled: see the log")
+    return {"namespaces": counts}
+
+
+def _namespaces_plan(namespaces: Namespaces) -> Plan[list[str]]:
+    names, cursor = [], None
+    while True:
+        page = yield from namespaces.list_plan(cursor)
+        names += [namespace.name for namespace in page if namespace.status == ACTIVE]
+        cursor = page.cursor
+        if cursor is None:
+            return names
+
+
+def close() -> None:
+    """Forget the connections that are kept from one call to the next."""
+    while _hosts:
+        _hosts.popitem()[1].close()
+
+
+def _host() -> Host:
+    names = ("HEADGATE_URL", "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_USAGE_RETENTION_DAYS", "HEADGATE_MAX_SHARDS")
+    found = tuple(os.environ.get(name) or None for name in names)
+    if found not in _hosts:
+        if os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
+            log_to_stdout()
+        _, bucket, days, shards = found
+        _hosts[found] = Host(
+            _environment("HEADGATE_URL"),
+            archive_bucket=bucket,
+            retention_days=_number("HEADGATE_USAGE_RETENTION_DAYS", days) or DEFAULT_RETENTION_DAYS,
+            max_shards=_number("HEADGATE_MAX_SHARDS", shards),
+        )
+    return _hosts[found]
+
+
+def _environment(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise ValidationError(f"{name} is not set: the function's environment needs it")
+    return value
+
+
+def _number(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit()):
+        raise ValidationError(f"{name} must be a whole number, not {value!r}")
+    return int(value)
+
+
+def _remaining_ms(context: Any) -> int:
+    remaining = getattr(context, "get_remaining_time_in_millis", None)
+    return remaining() if remaining else 2**31

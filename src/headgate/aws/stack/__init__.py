@@ -1,0 +1,26 @@
+"""The stack on AWS: its template, the code of its functions, and how it is deployed, looked at and deleted."""
+
+from .errors import StackError, StackFailed, StackNotFound
+from .events import StackEvent
+from .options import StackOptions
+from .package import Package, build_package, export_lambda
+from .stack import Deleted, Deployed, Stack
+from .status import StackStatus
+from .template import template, to_yaml
+
+__all__ = [
+    "Deleted",
+    "Deployed",
+    "Package",
+    "Stack",
+    "StackError",
+    "StackEvent",
+    "StackFailed",
+    "StackNotFound",
+    "StackOptions",
+    "StackStatus",
+    "build_package",
+    "export_lambda",
+    "template",
+    "to_yaml",
+]

@@ -1,0 +1,107 @@
+"""Where CloudFormation gets the functions' code from: a bucket, since a template holds 4 KB of it.
+
+Were it put into the functions afterwards, there would be a moment in which the stream is read by something else, and
+a rollback would bring that back. So CloudFormation knows the code: it is in a private bucket, one for an account and
+region, under the stack's name and a digest of its contents. The same code is never uploaded twice, and other code is
+another key, so that CloudFormation notices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .clients import Aws, code_of, translated
+from .errors import StackError
+from .package import Package, build_package
+
+NONE = "none"  # as the template has it
+_ABSENT = {"404", "NoSuchBucket", "NotFound", "NoSuchKey"}
+
+
+class CodeBucket:
+    """`name` if it is somebody's own; otherwise headgate makes one, and removes it with the last stack."""
+
+    def __init__(self, aws: Aws, stack: str, name: str = NONE) -> None:
+        self._s3 = aws.client("s3")
+        self._region = aws.region
+        self._account = aws.account()
+        self._prefix = f"{stack}/"
+        ours = f"headgate-code-{self._account}-{aws.region}"
+        self.name = ours if name == NONE else name
+        self._own = self.name == ours
+
+    def parameters(self, *, upload: bool) -> dict[str, str]:
+        """Of the template: where the code is as it is now, or that there is none."""
+        if not upload:
+            return {"CodeBucket": NONE, "CodeKey": ""}
+        package = build_package()
+        key = f"{self._prefix}{package.digest[:32]}.zip"
+        with translated():
+            self._make()
+            if not self._has(key):
+                self._put(key, package)
+        return {"CodeBucket": self.name, "CodeKey": key}
+
+    def clean_up(self, but: str = "") -> None:
+        """Remove code of the stack that is in use no more, and the bucket if it is ours and nothing is in it."""
+        with translated():
+            if not self._exists():
+                return
+            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=self._prefix):
+                keys = [{"Key": found["Key"]} for found in page.get("Contents", ()) if found["Key"] != but]
+                if keys:
+                    self._s3.delete_objects(Bucket=self.name, Delete={"Objects": keys, "Quiet": True})
+            if self._own and not self._s3.list_objects_v2(Bucket=self.name, MaxKeys=1).get("Contents"):
+                self._s3.delete_bucket(Bucket=self.name, ExpectedBucketOwner=self._account)
+
+    def _exists(self) -> bool:
+        try:
+            # Anybody may take a name that can be guessed: what is not this account's is not used.
+            self._s3.head_bucket(Bucket=self.name, ExpectedBucketOwner=self._account)
+        except self._s3.exceptions.ClientError as error:
+            if code_of(error) in _ABSENT:
+                return False
+            if code_of(error) in ("403", "AccessDenied", "Forbidden"):
+                raise StackError(
+                    f"bucket {self.name!r}, for the functions' code, is not usable with these credentials, or not of "
+                    f"account {self._account}: name another with code_bucket (--code-bucket)"
+                ) from None
+            raise
+        return True
+
+    def _make(self) -> None:
+        if self._exists():
+            return
+        if not self._own:
+            raise StackError(f"bucket {self.name!r}, for the functions' code, does not exist in this account: make it")
+        place: dict[str, Any] = {}
+        if self._region != "us-east-1":
+            place = {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
+        self._s3.create_bucket(Bucket=self.name, **place)
+        self._s3.put_public_access_block(
+            Bucket=self.name,
+            PublicAccessBlockConfiguration={
+                "BlockPublicAcls": True,
+                "BlockPublicPolicy": True,
+                "IgnorePublicAcls": True,
+                "RestrictPublicBuckets": True,
+            },
+        )
+
+    def _has(self, key: str) -> bool:
+        try:
+            self._s3.head_object(Bucket=self.name, Key=key)
+        except self._s3.exceptions.ClientError as error:
+            if code_of(error) in _ABSENT:
+                return False
+            raise
+        return True
+
+    def _put(self, key: str, package: Package) -> None:
+        self._s3.put_object(
+            Bucket=self.name,
+            Key=key,
+            Body=package.data,
+            ContentType="application/zip",
+            ExpectedBucketOwner=self._account,
+        )

@@ -1,0 +1,72 @@
+"""What the table itself knows: its namespaces, and the layout of its items, which can be brought up to date."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from ...plan import Call, Plan, Sleep, run
+from ...stores.dynamodb.deliver import Deliverer
+from ...stores.dynamodb.exchange import Exchange, MoreTime, Reply, Send
+from ...stores.dynamodb.migrations import MIGRATIONS, Migrator, Report
+from ...stores.dynamodb.namespaces import Namespace, Namespaces
+from ...stores.dynamodb.url import Settings
+from ...stores.dynamodb.versions import Versions
+from .clients import Aws, translated
+
+T = TypeVar("T")
+
+
+class Registry:
+    """Of the table with this name. It has the clients of the stack, and so its credentials."""
+
+    def __init__(self, aws: Aws, table: str) -> None:
+        self._deliverer = Deliverer(Settings(table, aws.region, aws.endpoint_url))
+        self._namespaces, self._versions = Namespaces(self._deliverer), Versions(self._deliverer)
+        self._dynamodb = aws.client("dynamodb")
+
+    def register(self, name: str) -> Namespace:
+        """The namespace of this name, which is new or was there."""
+        return self._run(self._namespaces.register_plan(name))
+
+    def namespaces(self) -> Iterator[Namespace]:
+        cursor = None
+        while True:
+            page = self._run(self._namespaces.list_plan(cursor))
+            yield from page
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def layout(self) -> int | None:
+        """The number of the layout; None if nobody has used the table yet."""
+        version = self._run(self._versions.read_plan())
+        return None if version is None else version.schema
+
+    def migrate(self, namespace: str, *, dry_run: bool) -> list[Report]:
+        """Bring the items to the layout of this headgate. Those that belong to no namespace yet go to this one."""
+        migrator = Migrator(self._deliverer, MIGRATIONS, lambda: time.time_ns() // 1_000_000)
+        return self._run(migrator.run_plan(namespace, dry=dry_run))
+
+    def _run(self, plan: Plan[T]) -> T:
+        with translated():
+            return run(plan, self._perform)
+
+    def _perform(self, call: Call[Any]) -> Any:
+        if isinstance(call, Sleep):
+            return time.sleep(call.seconds)
+        if isinstance(call, MoreTime):
+            return None
+        assert isinstance(call, Exchange)
+        return [self._send(send) for send in call.sends]
+
+    def _send(self, send: Send) -> Reply:
+        """boto3 tries again what may be; what it does not get through raises, as with every other call here."""
+        from ...stores.dynamodb.driver import ErrorReply, failed, method_name
+
+        try:
+            reply: Reply = getattr(self._dynamodb, method_name(send.operation))(**send.parameters)
+            return reply
+        except ErrorReply as error:
+            return failed(error)

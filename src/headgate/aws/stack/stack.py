@@ -1,0 +1,206 @@
+"""A stack: made, changed, deleted. What it looks like is in `status`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+from ...core.errors import ValidationError
+from ...stores.dynamodb.migrations import Report
+from ...stores.dynamodb.namespaces import Namespace
+from .archive import remove_bucket
+from .clients import Aws
+from .code import CodeBucket
+from .errors import StackError, StackFailed, StackNotFound
+from .events import OnEvent
+from .formation import Formation, outputs_of, parameters_of
+from .options import StackOptions, check_together
+from .registry import Registry
+from .status import StackStatus, read_status
+from .table import is_protected, settle_table
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{2,47}")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """`action` is created, updated or unchanged; `namespace` the one that was registered, if any."""
+
+    name: str
+    action: str
+    url: str
+    namespace: str | None
+    namespace_id: str | None
+    outputs: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "outputs": dict(self.outputs)}
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """`kept_bucket`: the archive, which outlives its stack."""
+
+    name: str
+    kept_bucket: str | None
+    deleted_bucket: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Stack:
+    """The stack `name`, whose table has the same name.
+
+    What is not given of region, profile and keys (an access key and its secret) is left to the AWS configuration.
+    `on_event` of its methods is called with each StackEvent as it comes.
+    """
+
+    def __init__(
+        self,
+        name: str = "headgate",
+        *,
+        region: str | None = None,
+        profile: str | None = None,
+        endpoint_url: str | None = None,
+        keys: tuple[str, str] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValidationError(
+                f"stack name {name!r} is not allowed: 3 to 48 of A-Z a-z 0-9 - and the first a letter"
+            )
+        self.name = name
+        self._profile = profile
+        self._aws = Aws(region, profile, endpoint_url, keys)
+        self._formation = Formation(self._aws, name)
+
+    def __enter__(self) -> Stack:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._aws.close()
+
+    @property
+    def url(self) -> str:
+        """Of the store, for limiters."""
+        options = {"region": self._aws.region}
+        if self._aws.endpoint_url:
+            options["endpoint_url"] = self._aws.endpoint_url
+        if self._profile:
+            options["profile"] = self._profile
+        return f"dynamodb://{self.name}?{urlencode(options, safe=':/')}"
+
+    def deploy(
+        self,
+        options: StackOptions | None = None,
+        *,
+        namespace: str | None = None,
+        functions: bool | None = None,
+        tags: Mapping[str, str] | None = None,
+        code_bucket: str | None = None,
+        on_event: OnEvent = lambda event: None,
+    ) -> Deployed:
+        """Make the stack, or bring the one there is up to date.
+
+        `namespace` is registered, and the policies are for it alone; with "" they are for the whole table again. A new
+        stack is so, with "default" registered. Without `functions` nothing counts usage, unless
+        `headgate aws aggregate` runs somewhere.
+        """
+        options = options or StackOptions()
+        if namespace is not None and options.namespace_id is not None:
+            raise ValidationError("namespace and namespace_id are both given: the one has the other")
+        stack = self._formation.cleared(on_event)
+        values = parameters_of(stack) | options.given()
+        if namespace is not None:
+            # In a new stack there is no table yet to register it in.
+            values["NamespaceId"] = self._register(namespace).id if namespace and stack else ""
+        bucket = CodeBucket(self._aws, self.name, code_bucket or values["CodeBucket"])
+        if functions is None:
+            functions = stack is None or values["CodeKey"] != ""
+        values |= bucket.parameters(upload=functions)
+        check_together(values)
+        action = self._bring(stack, values, tags, bucket, on_event)
+        registered = self._settle(namespace, values)
+        if namespace and registered and stack is None:
+            self._formation.bring(self._existing(), values | {"NamespaceId": registered.id}, tags, on_event)
+        name, namespace_id = (None, None) if registered is None else (registered.name, registered.id)
+        return Deployed(self.name, action, self.url, name, namespace_id, self.outputs())
+
+    def update(self, options: StackOptions | None = None, **more: Any) -> Deployed:
+        """As `deploy`, but the stack has to be there already."""
+        self._existing()
+        return self.deploy(options, **more)
+
+    def status(self) -> StackStatus:
+        return read_status(self._aws, self._existing())
+
+    def migrate(self, namespace: str = "default", *, dry_run: bool = False) -> list[Report]:
+        """Bring the items of the table to the layout of this headgate; of an older one's, none was in a namespace.
+
+        Nobody may use the table meanwhile. Interrupted, it goes on where it was. The table needs no stack.
+        """
+        return Registry(self._aws, self.name).migrate(namespace, dry_run=dry_run)
+
+    def outputs(self) -> dict[str, str]:
+        return outputs_of(self._existing())
+
+    def delete(self, *, delete_archive: bool = False, on_event: OnEvent = lambda event: None) -> Deleted:
+        """Delete it with its table. The archive of audit events stays, unless that is to go too."""
+        stack = self._existing()
+        if is_protected(self._aws, self.name):
+            raise StackError(
+                f"table {self.name!r} is protected from being deleted: turn that off first with "
+                f"`headgate aws update --name {self.name} --no-deletion-protection`"
+            )
+        archive = outputs_of(stack).get("ArchiveBucketName")
+        self._formation.delete(stack["StackId"], on_event)
+        before = parameters_of(stack)
+        if before["CodeKey"]:
+            CodeBucket(self._aws, self.name, before["CodeBucket"]).clean_up()
+        if archive and delete_archive:
+            remove_bucket(self._aws, archive)
+        return Deleted(self.name, None if delete_archive else archive, archive if delete_archive else None)
+
+    def _existing(self) -> dict[str, Any]:
+        stack = self._formation.described()
+        if stack is None:
+            raise StackNotFound(
+                f"there is no stack {self.name!r} in {self._aws.endpoint_url or self._aws.region}: "
+                f"`headgate aws deploy --name {self.name}` makes it"
+            )
+        return stack
+
+    def _register(self, namespace: str) -> Namespace:
+        return Registry(self._aws, self.name).register(namespace)
+
+    def _bring(
+        self,
+        stack: dict[str, Any] | None,
+        values: Mapping[str, str],
+        tags: Mapping[str, str] | None,
+        bucket: CodeBucket,
+        on_event: OnEvent,
+    ) -> str:
+        try:
+            action = self._formation.bring(stack, values, tags, on_event)
+        except StackFailed:
+            if stack is None and values["CodeKey"]:
+                bucket.clean_up()
+            raise
+        if values["CodeKey"] or parameters_of(stack)["CodeKey"]:
+            bucket.clean_up(but=values["CodeKey"])
+        return action
+
+    def _settle(self, namespace: str | None, values: Mapping[str, str]) -> Namespace | None:
+        """What is not CloudFormation's to do, or not done by every engine that has it."""
+        settle_table(self._aws, self.name, backups=values["PointInTimeRecovery"] == "true")
+        return self._register(namespace or "default") if namespace or not values["NamespaceId"] else None

@@ -1,0 +1,105 @@
+"""`headgate aws sandbox`: the whole stack on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...aws.stack.sandbox import Sandbox, SandboxStatus
+from ..command import Command, Group
+from ..errors import REFUSED
+from ..options import json_option
+from ..output import Table, answer, answer_json
+from .progress import progress
+
+
+@click.group(cls=Group)
+def sandbox() -> None:
+    """Run the whole stack on this machine, without an account.
+
+    ministack plays AWS on a loopback address, and the functions really run, on stream records and on their schedule. It
+    comes with the extra `sandbox`: pip install 'headgate[sandbox]'. All is forgotten when it ends.
+    """
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def command(*args: Any, folder: str | None, **kwargs: Any) -> Any:
+        return function(Sandbox(folder or _default_folder()), *args, **kwargs)
+
+    folder = click.option(
+        "--dir", "folder", metavar="FOLDER", help="Where it keeps its things; without one, your state directory."
+    )
+    return folder(json_option(command))
+
+
+def _default_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("headgate", appauthor=False) / "sandbox"
+
+
+@sandbox.command(
+    cls=Command,
+    short_help="Start it, with a stack in it.",
+    examples=["headgate aws sandbox up", 'eval "$(headgate aws sandbox up --export)"'],
+)
+@click.option("--name", metavar="NAME", default="headgate", show_default=True, help="The stack, and its table.")
+@click.option("--port", metavar="PORT", type=click.IntRange(1, 65535), help="Without one, any that is free.")
+@click.option("--export", "exports", is_flag=True, help="Print only the lines a shell needs to use it.")
+@_options
+def up(box: Sandbox, name: str, port: int | None, exports: bool, as_json: bool) -> None:
+    """Start it in the background, deploy the stack, and say how to use it.
+
+    If it runs already, its stack is brought up to date.
+    """
+    with progress(as_json or exports) as on_event:
+        found = box.up(name, port=port, on_event=on_event)
+    _tell(found, as_json, exports)
+
+
+@sandbox.command(cls=Command, short_help="End it.", examples=["headgate aws sandbox down"])
+@_options
+def down(box: Sandbox, as_json: bool) -> None:
+    """End it and remove all that was kept of it."""
+    was_there = box.down()
+    if as_json:
+        answer_json({"folder": str(box.folder), "ended": was_there})
+    else:
+        answer("the sandbox has ended, and forgot everything" if was_there else "no sandbox was running")
+
+
+@sandbox.command(cls=Command, short_help="Say whether it runs.", examples=["headgate aws sandbox status"])
+@click.option("--export", "exports", is_flag=True, help="Print only the lines a shell needs to use it.")
+@_options
+def status(box: Sandbox, exports: bool, as_json: bool) -> int | None:
+    """Say whether it runs, and how to use it. The exit code is 1 if it does not run."""
+    found = box.status()
+    _tell(found, as_json, exports)
+    return None if found.running else REFUSED
+
+
+def _tell(found: SandboxStatus, as_json: bool, exports: bool) -> None:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in found.environment.items()]
+    if as_json:
+        answer_json(found.as_dict())
+    elif exports:
+        answer(*lines)
+    elif found.running:
+        answer(f"running: table {found.name} on port {found.port}")
+        answer(Table(["", ""], [["url", found.url or ""], ["process", str(found.pid)], ["log", found.log]]))
+        answer("to use it in this shell:", *(f"  {line}" for line in lines))
+    else:
+        answer(_WHY[found.state].format(log=found.log))
+
+
+_WHY = {
+    "stopped": "no sandbox is running: start one with `headgate aws sandbox up`",
+    "died": "the sandbox has ended by itself, {log} may say why: start it again with `headgate aws sandbox up`",
+    "hung": "the sandbox does not answer, {log} may say why: end it with `headgate aws sandbox down`",
+}
