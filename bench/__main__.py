@@ -14,7 +14,7 @@ from rich.console import Console
 from headgate.testing.servers.redis import NotInstalledError
 
 from . import picture, report
-from .run import GROWTH, SECTIONS, run
+from .run import GROWTH, SECTIONS, check_installed, run
 
 
 def main() -> int:
@@ -32,7 +32,8 @@ def main() -> int:
         console.print("stopped; nothing was saved")
         return 130
     except NotInstalledError as error:
-        console.print(f"{error}; or leave it out: --only {','.join(name for name in SECTIONS if name != 'redis')}")
+        instead = ",".join(filter(_installed, SECTIONS))
+        console.print(f"{error}; or leave it out: --only {instead}", markup=False)
         return 1
     report.show(result, console)
     # What is not the whole benchmark must not replace one that is.
@@ -68,6 +69,14 @@ def _sections(text: str) -> list[str]:
     if unknown := wanted.difference(SECTIONS):
         raise argparse.ArgumentTypeError(f"there is no section {min(unknown)!r}: choose from {', '.join(SECTIONS)}")
     return [section for section in SECTIONS if section in wanted]
+
+
+def _installed(section: str) -> bool:
+    try:
+        check_installed(section)
+    except NotInstalledError:
+        return False
+    return True
 
 
 def _markdown(results: Path, target: str) -> int:

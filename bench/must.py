@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from . import dynamodb_scenes as dynamodb
 from .redis_contenders import BARE
 from .run import Result
 
@@ -23,6 +24,7 @@ class Goal(NamedTuple):
     wanted: float
     at_most: bool
     aim: float = 0
+    unit: str = "x"
 
     @property
     def reached(self) -> bool:
@@ -32,8 +34,8 @@ class Goal(NamedTuple):
 
     def __str__(self) -> str:
         bound = "at most" if self.at_most else "at least" if self.wanted > 1 else "more than"
-        aim = f", aim at {self.aim:g}x" if self.aim else ""
-        return f"{self.text}: {self.measured:.2f}x ({bound} {self.wanted:g}x{aim})"
+        aim = f", aim at {self.aim:g}{self.unit}" if self.aim else ""
+        return f"{self.text}: {self.measured:.2f}{self.unit} ({bound} {self.wanted:g}{self.unit}{aim})"
 
 
 def fastest_peer(times: dict[str, float]) -> tuple[str, float]:
@@ -58,6 +60,8 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal("sqlite: 16 threads, one key, against one thread", one / shared, 2, False)
     if "redis, one task" in times:
         yield from _on_redis(times, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
+    if dynamodb.LONE in times:
+        yield from _on_dynamodb(times, result["costs"]["dynamodb"])
     for store in ("memory", "sqlite"):
         for kind, wanted in (("entities", 1.5), ("limits", 6)):
             rows = result["times"].get(f"{kind}, {store}")
@@ -76,3 +80,14 @@ def _on_redis(times: dict[str, dict[str, float]], sizes: dict[str, float]) -> It
         yield Goal(f"{table}: time against the fastest peer, {name}", ours / best, 1, True)
     ratio = sizes["headgate bucket, 1 limit"] / sizes["limits fixed window, 1 limit"]
     yield Goal("redis: bytes of an idle bucket against limits' fixed window", ratio, 1.5, True)
+
+
+def _on_dynamodb(times: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> Iterator[Goal]:
+    costs = {row["scene"]: row for row in rows if row["name"] == dynamodb.OURS}
+    for scene, wanted in ((dynamodb.HOT, 10), (dynamodb.SPREAD, 1.5)):
+        best = times[scene]
+        yield Goal(f"{scene}: against zae-limiter", best[dynamodb.PEER] / best[dynamodb.OURS], wanted, False)
+    yield Goal(f"{dynamodb.HOT}: write units of an acquire", costs[dynamodb.HOT]["write_units"], 0.1, True, unit="")
+    for scene, wanted in ((dynamodb.LONE, 1), (dynamodb.CASCADE, 2)):
+        yield Goal(f"{scene}: requests of an acquire", costs[scene]["requests"], wanted, True, unit="")
+    yield Goal(f"{dynamodb.CASCADE}: requests at once", costs[dynamodb.CASCADE]["at_once"], 2, False, unit="")

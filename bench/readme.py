@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from . import dynamodb_scenes as dynamodb
 from .must import EVALSHA, OURS, fastest_peer
 from .run import Result
 
@@ -18,6 +21,8 @@ ON_REDIS = (
     ("pyrate-limiter, its fastest", "pyrate"),
     ("limify", "limify"),
 )
+
+PAIR = {dynamodb.OURS: "headgate", dynamodb.PEER: "zae-limiter"}
 
 
 def summary(result: Result) -> str:
@@ -38,6 +43,8 @@ def summary(result: Result) -> str:
     ]
     if "redis" in result["sizes"]:
         parts += _on_redis(best, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
+    if result.get("costs"):
+        parts += _on_dynamodb(best, result["costs"]["dynamodb"])
     parts.append(
         f"A million entities: {_growth(best['entities, memory']):.2f}x the time of one in memory, "
         f"{_growth(best['entities, sqlite']):.2f}x in a file. Sixteen limits in one acquire: "
@@ -65,6 +72,23 @@ def _on_redis(best: dict[str, dict[str, float]], sizes: dict[str, float]) -> lis
         f"An idle bucket takes {sizes['headgate bucket, 1 limit']:.0f} bytes of Redis, a counter of limits "
         f"{sizes['limits fixed window, 1 limit']:.0f}.",
     ]
+
+
+def _on_dynamodb(best: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> list[str]:
+    units = {name: {row["scene"]: row["write_units"] for row in rows if row["name"] == name} for name in PAIR}
+    ours, theirs = units[dynamodb.OURS], units[dynamodb.PEER]
+    hot, spread, lone = (best[scene] for scene in (dynamodb.HOT, dynamodb.SPREAD, dynamodb.LONE))
+    return [
+        _table("on one DynamoDB engine, 64 tasks, one entity", [(label, hot[name]) for name, label in PAIR.items()]),
+        f"There an acquire is {ours[dynamodb.HOT]:.2f} write units, with zae-limiter {theirs[dynamodb.HOT]:g}.\n"
+        f"With an entity for each of the 64 tasks headgate is {_times(spread):.1f}x as fast, and an acquire is "
+        f"{ours[dynamodb.SPREAD]:.2f} write units instead of {theirs[dynamodb.SPREAD]:g}; a lone task is "
+        f"{_times(lone):.2f}x as fast.",
+    ]
+
+
+def _times(scene: dict[str, float]) -> float:
+    return scene[dynamodb.PEER] / scene[dynamodb.OURS]
 
 
 def _ahead(times: dict[str, float]) -> float:

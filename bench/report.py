@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from . import dynamodb_scenes as dynamodb
 from .must import goals
 from .readme import summary
 from .run import Result
@@ -24,6 +25,10 @@ TITLES = {
     "redis, 64 tasks, one key": "On Redis, 64 tasks in one process, one key",
     "redis, 16 threads, a key each": "On Redis, 16 threads in one process, a key each",
     "redis, 16 threads, one key": "On Redis, 16 threads in one process, one key",
+    dynamodb.LONE: "On DynamoDB, one limit, one task",
+    dynamodb.CASCADE: "On DynamoDB, one task, an entity and its parent (cascade of two)",
+    dynamodb.HOT: "On DynamoDB, 64 tasks in one process, one entity",
+    dynamodb.SPREAD: "On DynamoDB, 64 tasks in one process, an entity each",
     "limits, memory": "In memory, limits per acquire",
     "limits, sqlite": "In an SQLite file, limits per acquire",
     "entities, memory": "In memory, a random one of many entities",
@@ -34,8 +39,10 @@ SIZES = {
     "disk": "Disk space of an idle bucket",
     "redis": "Redis memory (used_memory) of an idle bucket",
 }
+COSTS = {"dynamodb": "What an acquire costs on DynamoDB, on average"}
 TIME_COLUMNS = ("", "µs per decision", "decisions/s", "ratio", "")
 SIZE_COLUMNS = ("", "bytes", "")
+COST_COLUMNS = ("", "requests", "WCU", "RCU", "at once", "")
 START, END = "<!-- results: start -->", "<!-- results: end -->"
 
 Cells = tuple[str, ...]
@@ -49,11 +56,19 @@ def _size_cells(row: dict[str, Any]) -> Cells:
     return (row["name"], f"{row['bytes_each']:,.0f}", row["note"])
 
 
+def _cost_cells(row: dict[str, Any]) -> Cells:
+    averages = (f"{row[column]:.2f}" for column in ("requests", "write_units", "read_units"))
+    library, scene = row["name"].split()[0], row["scene"].removeprefix("dynamodb, ")
+    return (f"{library}, {scene}", *averages, str(row["at_once"]), f"of {row['hits']}")
+
+
 def _tables(result: Result) -> Iterator[tuple[str, Cells, list[Cells]]]:
     for section, rows in result["times"].items():
         yield TITLES[section], TIME_COLUMNS, [_time_cells(row) for row in rows]
     for section, rows in result["sizes"].items():
         yield SIZES[section], SIZE_COLUMNS, [_size_cells(row) for row in rows]
+    for section, rows in result.get("costs", {}).items():
+        yield COSTS[section], COST_COLUMNS, [_cost_cells(row) for row in rows]
 
 
 def _about(result: Result) -> str:
@@ -62,6 +77,8 @@ def _about(result: Result) -> str:
     server, turns = "", f"{rounds['memory']} turns in memory, {rounds['sqlite']} in a file"
     if "redis" in machine:
         server, turns = f"Redis {machine['redis']}, ", f"{turns}, {rounds['redis']} on Redis"
+    if "ministack" in machine:
+        server, turns = f"{server}ministack {machine['ministack']}, ", f"{turns}, {rounds['dynamodb']} on DynamoDB"
     return (
         f"{result['date']}, {machine['python']}, SQLite {machine['sqlite']}, {server}{machine['system']} "
         f"{machine['architecture']}, {machine['cpus']} CPUs, best of {turns}"

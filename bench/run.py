@@ -9,21 +9,24 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
+from headgate.testing.servers.dynamodb import Ministack, NotInstalledError, aws_environment
 from headgate.testing.servers.redis import RedisServer, redis_server_binary
 
 from . import contenders, growth, ours, redis_contenders, redis_size, size
-from .measure import Timing, measure
+from .measure import WARM_UP, Timing, measure
 
-SECTIONS = ("memory", "async", "sqlite", "threads", "redis", "limits", "entities", "size")
+SECTIONS = ("memory", "async", "sqlite", "threads", "redis", "dynamodb", "limits", "entities", "size")
 GROWTH = ("limits", "entities", "size")
-PACKAGES = {"headgate": "headgate", "redis-py": "redis"} | {
-    name: name for name in ("hiredis", "limits", "throttled-py", "pyrate-limiter", "limifyrate", "aiolimiter")
-}
+PEERS = ("limits", "throttled-py", "pyrate-limiter", "limifyrate", "aiolimiter", "zae-limiter")
+PACKAGES = {"headgate": "headgate", "redis-py": "redis"} | {name: name for name in ("hiredis", "aiobotocore", *PEERS)}
 # Many callers need a while to get under way, and a connection each before the clock starts.
 CROWD_TURN_SECONDS, CROWD_WARM_UP = 0.1, 256
+# A hit takes milliseconds. To open a limiter takes longer, and its table grows with entities only: it is opened once.
+DYNAMODB_TURN_SECONDS = 0.15
 
 Rows = list[dict[str, Any]]
 Result = dict[str, Any]
@@ -33,10 +36,12 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
     rounds, many, buckets = (4, 100_000, 10_000) if quick else (11, 1_000_000, 100_000)
     file_rounds = 2 if quick else 4  # their turns are longer
     redis_rounds, keys = (3, 5_000) if quick else (7, 20_000)
-    if "redis" in sections:
-        redis_server_binary()  # or it is not installed: say so now, not minutes later
+    dynamodb_rounds = 3 if quick else 6
+    for section in sections:
+        check_installed(section)  # say so now, not minutes later
     times: dict[str, Rows] = {}
     sizes: dict[str, Rows] = {}
+    costs: dict[str, Rows] = {}
     servers: dict[str, str] = {}
     loop = asyncio.new_event_loop()
     try:
@@ -53,6 +58,10 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
             elif section == "redis":
                 tables, sizes["redis"], servers["redis"] = _redis(loop, redis_rounds, keys, say)
                 times |= tables
+            elif section == "dynamodb":
+                tables, costs["dynamodb"] = _dynamodb(loop, dynamodb_rounds, say)
+                times |= tables
+                servers["ministack"] = version("ministack")
             elif section == "limits":
                 times["limits, memory"] = _rows(measure(growth.limits_per_acquire(ours.memory), rounds))
                 times["limits, sqlite"] = _rows(measure(growth.limits_per_acquire(ours.sqlite), file_rounds))
@@ -69,13 +78,34 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
     result: Result = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "quick": quick,
-        "rounds": {"memory": rounds, "sqlite": file_rounds, "redis": redis_rounds},
+        "rounds": {"memory": rounds, "sqlite": file_rounds, "redis": redis_rounds, "dynamodb": dynamodb_rounds},
         "machine": machine() | servers,
-        "versions": {name: version(package) for name, package in PACKAGES.items()},
+        "versions": _versions(),
         "times": times,
         "sizes": sizes,
+        "costs": costs,
     }
     return result
+
+
+def check_installed(section: str) -> None:
+    """Whether what a section needs is on this machine, or NotInstalledError."""
+    if section == "redis":
+        redis_server_binary()
+    elif section == "dynamodb":
+        Ministack.find()
+        if find_spec("zae_limiter") is None:
+            raise NotInstalledError("zae-limiter is not installed: it needs Python 3.11")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name, package in PACKAGES.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:  # then its section was left out
+            pass
+    return found
 
 
 def _redis(
@@ -93,6 +123,21 @@ def _redis(
         say("redis, size")
         sizes = [asdict(row) for row in redis_size.on_redis(server.url, loop, keys)]
         return times, sizes, server.info("server")["redis_version"]
+
+
+def _dynamodb(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str], None]) -> tuple[dict[str, Rows], Rows]:
+    """All of it on one engine: the tables of times, and what an acquire costs."""
+    from . import dynamodb_contenders, dynamodb_cost
+
+    times = {}
+    with aws_environment(), Ministack() as engine:
+        lone, crowds = (make(engine, loop) for make in (dynamodb_contenders.lone, dynamodb_contenders.crowds))
+        for table, group in {**lone, **crowds}.items():
+            say(table)
+            warm_up = CROWD_WARM_UP if table in crowds else WARM_UP
+            timings = measure(group, rounds, fresh=False, turn_seconds=DYNAMODB_TURN_SECONDS, warm_up=warm_up)
+            times[table] = _rows(timings)
+        return times, [asdict(cost) for cost in dynamodb_cost.on_dynamodb(engine, loop, say)]
 
 
 def _rows(timings: Sequence[Timing]) -> Rows:

@@ -50,6 +50,7 @@ class TestDynamoDB(StoreConformance):
 
     settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # of an engine on a busy machine
     histories = 8
+    looks_every = 10  # a step is a request, and a request two milliseconds of botocore
 
     @pytest.fixture
     def url(self, ministack: Engine, aws_credentials: str) -> str:

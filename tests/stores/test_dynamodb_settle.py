@@ -27,8 +27,8 @@ _entities = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def url(ministack: Engine, aws_credentials: str) -> str:
-    return new_table(ministack)
+def url(dynamodb_engine: Engine, aws_credentials: str) -> str:
+    return new_table(dynamodb_engine)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,9 @@ def test_one_that_does_not_fit_lets_smaller_ones_pass(store: Any, sent: Counter[
         assert [answer.allowed for answer in store.settle(batch, START_MS)] == [True, False, True, False]
 
 
-def test_many_buckets_are_few_requests(store: Any, sent: Counter[str], key: str) -> None:
+def test_many_buckets_are_few_requests(dynamodb_engine: Engine, store: Any, sent: Counter[str], key: str) -> None:
+    if dynamodb_engine.name == "dynoxide":
+        pytest.skip("it does not know quoted names on the right of SET in a statement")
     keys = [key.replace("#", f"-{number}#") for number in range(64)]
     store.settle([request(RPM, 1, TAKE, one) for one in keys], START_MS)
     with costs(sent, BatchExecuteStatement=3):

@@ -100,7 +100,7 @@ class Across:
             for ledger in ledgers:
                 known = news[ledger].row if ledger in news else ledger.row
                 if known is not None and known is not NEW:
-                    self._cache.put(ledger.place, known, ledger.now_ms)
+                    self._cache.put(ledger.place, known, ledger.seen_at_ms)
                 else:
                     self._cache.forget(ledger.place)
             for one in news.values():
@@ -132,7 +132,7 @@ class Across:
 
     def _ledger(self, place: Place, row: Row, now_ms: int) -> Ledger:
         seen = self._cache.get(place)
-        ledger = Ledger(place, row, max(now_ms, seen.at_ms) if seen else now_ms)
+        ledger = Ledger(place, row, now_ms, seen.at_ms if seen else None)
         ledger.together = True
         return ledger
 

@@ -13,7 +13,7 @@ from ...core.decide import Answer, Request
 from ...core.errors import ValidationError
 from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, run
-from .driver import CONNECTIONS, LOADER, MISCONFIGURED, client_options, config_options, late, sent
+from .driver import CONNECTIONS, LOADER, NO_CLIENT, client_options, config_options, late, sent
 from .exchange import Exchange, MoreTime, Reply, Send
 from .plans import Plans
 from .url import Settings
@@ -104,8 +104,8 @@ class _Wire:
             return boto3.Session(botocore_session=session).client(
                 "dynamodb", config=config, **client_options(self.settings)
             )
-        except MISCONFIGURED as error:
-            raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
+        except NO_CLIENT as error:
+            raise self.settings.misconfigured(error) from error
 
     def side_by_side(self) -> ThreadPoolExecutor:
         with self._lock:

@@ -8,14 +8,15 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
-from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
 from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import SettledThenCancelled
 from .driver import (
     ERRORS,
     LOADER,
-    MISCONFIGURED,
+    NO_CLIENT,
+    UNUSABLE,
     ErrorReply,
     client_options,
     config_options,
@@ -24,7 +25,7 @@ from .driver import (
     lost,
     method_name,
 )
-from .exchange import Exchange, MoreTime, Reply, Send
+from .exchange import MISCONFIGURED, Exchange, Failed, MoreTime, Reply, Send
 from .plans import Plans
 from .url import Settings
 
@@ -46,6 +47,8 @@ class AsyncDynamoDBStore:
         talk = _Talk(self._wire, to_the_end=True)
         try:
             answers = await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
+        except PartlyUnavailable:
+            raise  # with answers, which somebody may have to give back
         except RateLimiterUnavailable:
             if talk.cancelled:
                 raise asyncio.CancelledError from None
@@ -104,19 +107,21 @@ class _Wire:
         if loop is not self._loop:
             self._loop, self._client, self._opening = loop, None, None
         if self._client is None:
-            if self._opening is None:
-                self._opening = _Steady(self._open(), loop=loop)
-            await asyncio.wait([self._opening])
-            self._client = self._opening.result()
+            opening = self._opening
+            if opening is None:
+                opening = self._opening = _Steady(self._open(), loop=loop)
+            await asyncio.wait([opening])
+            if opening.exception() is not None and self._opening is opening:
+                self._opening = None
+            self._client = opening.result()
         return self._client
 
     async def _open(self) -> Any:
         try:
             self._life = self._living()
             return await self._life.__anext__()
-        except MISCONFIGURED as error:
-            self._opening = None
-            raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
+        except NO_CLIENT as error:
+            raise self.settings.misconfigured(error) from error
 
     async def _living(self) -> AsyncGenerator[Any, None]:
         """An event loop ends the generators begun in it before it closes; later connections could not be closed."""
@@ -174,7 +179,10 @@ class _Talk:
         if self._left() <= 0:
             return [late(self._wire.timeout_seconds, sent=False)] * len(sends)
         if not self._wire.is_open:
-            await self._wait([_Steady(self._wire.client())])
+            opening = _Steady(self._wire.client())
+            await self._wait([opening])
+            if not opening.cancelled():
+                opening.result()
             self._begin()  # to make a client takes a while, and is no fault of DynamoDB's
         client = await self._wire.client()
         tasks = [_Steady(self._send(client, send)) for send in sends]
@@ -205,5 +213,7 @@ class _Talk:
             return reply
         except ErrorReply as error:
             return failed(error)
+        except UNUSABLE as error:
+            return Failed(MISCONFIGURED, str(error))
         except ERRORS as error:
             return lost(error, self._wire.timeout_seconds)

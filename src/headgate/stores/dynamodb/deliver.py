@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ...core.errors import RateLimiterUnavailable, ValidationError
 from ...plan import Plan, Sleep
-from .exchange import Exchange, Failed, Lost, Reply, Send
+from .exchange import MISCONFIGURED, Exchange, Failed, Lost, Reply, Send
 from .url import Settings
 
 Result: TypeAlias = "Mapping[str, Any] | Failed"
@@ -66,6 +66,8 @@ class Deliverer:
             replies = yield from Exchange([sends[place] for place in waiting])
             again: list[int] = []
             for place, reply in zip(waiting, replies):
+                if attempt and isinstance(reply, Lost) and reply.late and not reply.sent:
+                    continue  # why it was not done before says more
                 outcome = self._outcome(reply, expected - THROTTLED if place in in_doubt else expected)
                 outcomes[place] = outcome
                 if _is_in_doubt(reply):
@@ -99,6 +101,8 @@ class Deliverer:
 
     def unusable(self, failed: Failed) -> ValidationError:
         where = f"table {self.table!r} in {self.settings.where}"
+        if failed.code == MISCONFIGURED:
+            return self.settings.misconfigured(failed.message)
         if failed.code == "ResourceNotFound":
             return ValidationError(
                 f"{where} does not exist or is not ready: run `headgate aws deploy --name {self.table}`, or call "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from ...core.errors import ValidationError
-from .exchange import Failed, Lost, Reply, Send
+from .exchange import MISCONFIGURED, Failed, Lost, Reply, Send
 from .url import Settings
 
 try:
+    import botocore
     from botocore import exceptions
     from botocore.loaders import Loader
 except ImportError as error:
@@ -37,7 +39,7 @@ UNUSABLE = (
     exceptions.SSOError,
 )
 ErrorReply = exceptions.ClientError
-MISCONFIGURED = (exceptions.BotoCoreError, ValueError)
+NO_CLIENT = (exceptions.BotoCoreError, ValueError)
 ERRORS = (exceptions.BotoCoreError, OSError)
 
 
@@ -54,9 +56,12 @@ def config_options(timeout_seconds: float) -> dict[str, Any]:
         "max_pool_connections": CONNECTIONS,
         "parameter_validation": False,
         "tcp_keepalive": True,
+        # Otherwise it is put together anew for every request, twice.
+        "user_agent": f"headgate Botocore/{botocore.__version__}",
     }
 
 
+@cache
 def method_name(operation: str) -> str:
     """UpdateItem is client.update_item."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower()
@@ -69,6 +74,8 @@ def sent(client: Any, send: Send, timeout_seconds: float) -> Reply:
         return reply
     except ErrorReply as error:
         return failed(error)
+    except UNUSABLE as error:
+        return Failed(MISCONFIGURED, str(error))
     except ERRORS as error:
         return lost(error, timeout_seconds)
 

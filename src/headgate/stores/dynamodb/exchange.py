@@ -35,6 +35,9 @@ class Failed(NamedTuple):
     reasons: Sequence[Failed] = ()
 
 
+MISCONFIGURED = "Misconfigured"  # instead of a code of DynamoDB's: it was not even asked
+
+
 class Lost(NamedTuple):
     """No reply. If it was `sent`, nobody knows whether it was done. `late`: there is no time left for more."""
 

@@ -41,6 +41,7 @@ class LimitWrite(NamedTuple):
     name: str
     form: Form
     v: int
+    at_ms: int
     consumed_milli: int
     low: int
     high: int
@@ -149,7 +150,7 @@ class ItemWrite(NamedTuple):
         sets, conditions = [self.at_ms], [self.row.shard_count]
         texts: list[Attributes] = []
         for limit in self.limits:
-            sets += [limit.v, limit.consumed_milli]
+            sets += [limit.v, limit.at_ms, limit.consumed_milli]
             texts.append({"S": limit.written_before})
             conditions += {Form.BUSY: [limit.low, limit.high], Form.IDLE: [limit.high]}.get(limit.form, [])
         parameters = [*map(_number, sets), *self.place.key.values(), *texts, *map(_number, conditions)]
@@ -163,8 +164,8 @@ _STATEMENTS = {Form.BUSY, Form.IDLE, Form.GIVE}
 def _statement_text(table: str, limits: tuple[tuple[str, Form], ...]) -> str:
     sets, texts, conditions = ['"wcu" = "wcu" + 1', '"at" = ?'], [], ['"shard_count" = ?']
     for name, form in limits:
-        v, written, consumed = (f'"{PREFIX}{name}_{suffix}"' for suffix in ("vt", "lm", "tc"))
-        sets += [f"{v} = ?" if form is Form.IDLE else f"{v} = {v} + ?", f"{consumed} = {consumed} + ?"]
+        v, at, written, consumed = (f'"{PREFIX}{name}_{suffix}"' for suffix in ("vt", "at", "lm", "tc"))
+        sets += [f"{v} = ?" if form is Form.IDLE else f"{v} = {v} + ?", f"{at} = ?", f"{consumed} = {consumed} + ?"]
         texts.append(f"{written} = ?")
         if form is not Form.GIVE:
             conditions.append(f"{v} < ?" if form is Form.IDLE else f"{v} BETWEEN ? AND ?")
@@ -182,10 +183,12 @@ class _Expression:
 
     def add(self, i: str, limit: LimitWrite) -> None:
         form = limit.form
-        for short, suffix in (("v", "vt"), ("l", "lm"), ("c", "tc")):
+        for short, suffix in (("v", "vt"), ("t", "at"), ("l", "lm"), ("c", "tc")):
             self.names[f"#{short}{i}"] = f"{PREFIX}{limit.name}_{suffix}"
         self.values[f":v{i}"] = _number(limit.v)
+        self.values[f":t{i}"] = _number(limit.at_ms)
         self.values[f":c{i}"] = _number(limit.consumed_milli)
+        self.sets.append(f"#t{i} = :t{i}")
         self.adds.append(f"#c{i} :c{i}")
         self.conditions.append(self._condition(i, limit))
         if form in (Form.BUSY, Form.GIVE):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from ...core.bucket import Bucket
@@ -32,10 +32,11 @@ class Ledger:
     last write of it was too much for DynamoDB.
     """
 
-    def __init__(self, place: Place, row: Row | None, now_ms: int) -> None:
+    def __init__(self, place: Place, row: Row | None, now_ms: int, seen_at_ms: Mapping[str, int] | None = None) -> None:
         self.place = place
         self.row = row
-        self.now_ms = now_ms if row is None else max(now_ms, row.at_ms)
+        self.now_ms = now_ms
+        self.seen_at_ms = dict(seen_at_ms or {})  # of each limit, when it was last looked at
         self.fresh = self.trusted = self.throttled = False
         self.begin()
 
@@ -67,7 +68,9 @@ class Ledger:
         name = part.limit.name
         found = self._buckets.get(name)
         if found is None:
-            found = self._buckets[name] = self._base.bucket(part, self.now_ms)
+            now_ms = max(self.now_ms, self.seen_at_ms.get(name, 0))
+            found = self._buckets[name] = self._base.bucket(part, now_ms)
+            self.seen_at_ms[name] = found.settled_at_ms
         return found
 
     def _scaled(self, parts: Sequence[Part]) -> Sequence[Part]:
@@ -121,8 +124,6 @@ class Ledger:
         self.row = row
         self.fresh = row is not None
         self.trusted = False
-        if row is not None:
-            self.now_ms = max(self.now_ms, row.at_ms)
         self._start_from(before)
 
     def replay(self) -> None:
@@ -138,7 +139,7 @@ class Ledger:
             elif self.row is not None and limit.form is Form.REPLACE:
                 states[limit.name] = self.row.states[limit.name]
             elif limit.form is Form.IDLE:  # it was full
-                states[limit.name] = state._replace(v=self.now_ms * state.limit.refill_milli)
+                states[limit.name] = state._replace(v=limit.at_ms * state.limit.refill_milli)
             else:
                 del states[limit.name]
         return row._replace(states=states)
@@ -164,14 +165,17 @@ class Ledger:
             if limit.name in states:
                 consumed_milli += states[limit.name].consumed_milli
             blocked = bucket.blocked_until_ms if "!" in limit.written else 0
-            states[limit.name] = State(bucket.limit, limit.v, limit.revision, limit.written, blocked, consumed_milli)
-        return row._replace(states=states, at_ms=write.at_ms, ttl=write.ttl or row.ttl, writes=row.writes + 1)
+            states[limit.name] = State(
+                bucket.limit, limit.v, limit.at_ms, limit.revision, limit.written, blocked, consumed_milli
+            )
+        return row._replace(states=states, ttl=write.ttl or row.ttl, writes=row.writes + 1)
 
     def _limit_write(self, name: str, bucket: Bucket) -> LimitWrite:
         total = self._sums.get(name, _Sum())
         state = self.row.states.get(name) if self.row else None
-        limit, now_v = bucket.limit, self.now_ms * bucket.limit.refill_milli
-        blocked = bucket.blocked_until_ms if bucket.blocked_until_ms > self.now_ms else 0
+        limit, at_ms = bucket.limit, bucket.settled_at_ms
+        now_v = at_ms * limit.refill_milli
+        blocked = bucket.blocked_until_ms if bucket.blocked_until_ms > at_ms else 0
         written = written_limit(limit, blocked)
         form, v, low, high = Form.REPLACE, virtual_time(bucket), 0, 0
         if state is None:
@@ -182,7 +186,7 @@ class Ledger:
             if self._commutes(state, bucket):
                 form, v, low, high = self._commuting(state, bucket, total, now_v)
         before = state.written if state else written
-        return LimitWrite(name, form, v, total.consumed_milli, low, high, before, written, bucket.revision)
+        return LimitWrite(name, form, v, at_ms, total.consumed_milli, low, high, before, written, bucket.revision)
 
     def _commutes(self, state: State, bucket: Bucket) -> bool:
         """Whether only amounts have changed, so that the write need not insist on what V was."""
@@ -210,6 +214,6 @@ class Ledger:
         """The latest moment at which the bucket can be full again, whatever V was in the allowed range."""
         bucket = self._buckets[limit.name]
         if limit.form is Form.GIVE:
-            return self.now_ms
+            return limit.at_ms
         latest = limit.high + limit.v if limit.form is Form.BUSY else limit.v
         return max(-(-latest // bucket.limit.refill_milli), bucket.blocked_until_ms)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...core.bucket import Bucket
@@ -27,10 +28,15 @@ PREFIX = "b_"
 
 
 class State(NamedTuple):
-    """One limit of an item. `written` is its limit as the item has it, with a penalty if there is one."""
+    """One limit of an item.
+
+    `at_ms`: when it was last written, by the writer's clock. `written`: the limit as the item has it, with a penalty if
+    there is one.
+    """
 
     limit: Limit
     v: int
+    at_ms: int
     revision: int
     written: str
     blocked_until_ms: int
@@ -38,27 +44,27 @@ class State(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One item. `at_ms`: when it was last written, by the writer's clock. `writes`: how often, ever."""
+    """One item. `writes`: how often it has been written, ever."""
 
     states: Mapping[str, State]
-    at_ms: int
     shard_count: int
     ttl: int
     writes: int
 
     def bucket(self, part: Part, now_ms: int) -> Bucket:
-        """The bucket of a part, settled at a moment that is not before the last one."""
+        """The bucket of a part, settled at a moment, or at that of its last write if it is later."""
         state = self.states.get(part.limit.name)
         if state is None:
             return Bucket.full(part.limit, now_ms, part.revision)
         return bucket_of(state, now_ms)
 
 
-NEW = Row({}, 0, 1, 0, 0)  # of an item that does not exist: everything is full
+NEW = Row({}, 1, 0, 0)  # of an item that does not exist: everything is full
 
 
 def bucket_of(state: State, now_ms: int) -> Bucket:
     limit = state.limit
+    now_ms = max(now_ms, state.at_ms)
     missing = max(0, state.v - now_ms * limit.refill_milli)
     tokens, remainder = divmod(limit.capacity_milli * limit.period_ms - missing, limit.period_ms)
     return Bucket(limit, tokens, now_ms, remainder, state.blocked_until_ms, state.revision)
@@ -81,22 +87,29 @@ def read_row(item: Item) -> Row:
     for attribute, value in item.items():
         if attribute.startswith(PREFIX) and attribute.endswith("_lm"):
             name = attribute[len(PREFIX) : -len("_lm")]
-            written = value["S"]
-            shape, _, blocked = written.partition("!")
-            capacity, refill, period = map(int, shape.split("/"))
+            limit, blocked_until_ms = _read_limit(name, value["S"])
             states[name] = State(
-                Limit.from_stored(name, capacity, refill, period),
+                limit,
                 _number(item, f"{PREFIX}{name}_vt"),
+                _number(item, f"{PREFIX}{name}_at"),
                 _number(item, f"{PREFIX}{name}_rv"),
-                written,
-                int(blocked or 0),
+                value["S"],
+                blocked_until_ms,
                 _number(item, f"{PREFIX}{name}_tc"),
             )
-    return Row(
-        states, _number(item, "at"), _number(item, "shard_count") or 1, _number(item, "ttl"), _number(item, "wcu")
-    )
+    return Row(states, _number(item, "shard_count") or 1, _number(item, "ttl"), _number(item, "wcu"))
+
+
+@lru_cache(10_000)
+def _read_limit(name: str, written: str) -> tuple[Limit, int]:
+    shape, _, blocked = written.partition("!")
+    capacity, refill, period = map(int, shape.split("/"))
+    return Limit.from_stored(name, capacity, refill, period), int(blocked or 0)
 
 
 def _number(item: Item, attribute: str) -> int:
     found = item.get(attribute)
-    return int(Decimal(found["N"])) if found else 0  # it may be spelled 1.8E+27
+    if not found:
+        return 0
+    text: str = found["N"]
+    return int(text) if text.isdigit() else int(Decimal(text))  # it may be spelled 1.8E+27

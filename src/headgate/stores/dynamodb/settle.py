@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 
-from ...core.decide import FORCE, PEEK, TAKE, Answer, Level, Part, Request
+from ...core.decide import FORCE, PEEK, PENALIZE, TAKE, Answer, Level, Part, Request
 from ...core.errors import HeadgateError, PartlyUnavailable, RateLimiterUnavailable
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
@@ -88,19 +88,13 @@ class Settler:
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         jobs = yield from self._jobs_plan(batch, now_ms)
-        waiting = list(jobs)
-        only_refunds = False
-        for turn in range(_ROUNDS):
-            waiting = yield from self._round_plan(waiting)
-            if not waiting:
-                break
-            if not only_refunds and all(job.over for job in jobs):
-                only_refunds = True
-                yield from MoreTime()  # what was taken in vain is given back, even if the time was spent in taking it
-            if turn >= _PATIENCE or any(ledger.throttled for job in waiting for ledger in job.ledgers):
-                yield from Sleep(random.uniform(0.001, 0.004) * min(turn + 1, 20))
-        for job in waiting:
+        in_vain = yield from self._rounds_plan(jobs)
+        for job in in_vain:
             job.error = RateLimiterUnavailable("too many others write to the same buckets of DynamoDB at once")
+        refunds = [refund for job in in_vain if job.request.mode is TAKE for refund in job.refunds()]
+        if refunds:
+            yield from MoreTime()
+            yield from self._rounds_plan(refunds)
         for job in jobs:
             if not job.over:
                 yield from self._across_shards_plan(job, now_ms)
@@ -109,6 +103,21 @@ class Settler:
         except HeadgateError as error:  # without the permission for it too: what was asked for has been done
             log.warning("hot buckets could not be spread over more items: %s", error)
         return _answers(jobs)
+
+    def _rounds_plan(self, jobs: Sequence[Job]) -> Plan[list[Job]]:
+        """As many as it takes; the jobs for which there were too few."""
+        waiting = list(jobs)
+        only_refunds = False
+        for turn in range(_ROUNDS):
+            waiting = yield from self._round_plan(waiting)
+            if not waiting:
+                break
+            if not only_refunds and all(job not in jobs for job in waiting):
+                only_refunds = True
+                yield from MoreTime()  # what was taken in vain is given back, even if the time was spent in taking it
+            if turn >= _PATIENCE or any(ledger.throttled for job in waiting for ledger in job.ledgers):
+                yield from Sleep(random.uniform(0.001, 0.004) * min(turn + 1, 20))
+        return waiting
 
     def _jobs_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
         ledgers: dict[str, Ledger] = {}
@@ -154,6 +163,8 @@ class Settler:
             elif not job.over:
                 waiting.append(job)
                 waited_for.update(job.ledgers)
+        for ledger in ledgers:
+            self._shards.cache.touch(ledger.place, ledger.seen_at_ms)
         return waiting
 
 
@@ -164,6 +175,8 @@ def _decide(job: Job) -> None:
         job.slow = not job.raced
     job.applied = job.decided = False
     unsure = (job.slow or request.mode is PEEK) and not all(ledger.sure for ledger in left)
+    if request.mode is PENALIZE:
+        unsure = any(ledger.row is None for ledger in left)
     if unsure or any(ledger.blind or ledger.held for ledger in left):
         for ledger in left:
             ledger.must_look = True

@@ -53,7 +53,7 @@ class Shards:
             seen = self.cache.get(place)
         if seen is None:
             return Ledger(place, None, now_ms)
-        return Ledger(place, seen.row, max(now_ms, seen.at_ms))
+        return Ledger(place, seen.row, now_ms, seen.at_ms)
 
     def _used(self, place: Place) -> int:
         seen = self.cache.get(place)
@@ -92,7 +92,7 @@ class Shards:
             self._go_to_parent(ledger)
         else:
             ledger.learn(news.row, write if news.done else None)
-            self.cache.put(place, news.row, ledger.now_ms)
+            self.cache.put(place, news.row, ledger.seen_at_ms)
             if self.cache.writes_per_second(place, news.row.writes) >= PRESSURE:
                 self._hot[place] = None
 
@@ -107,10 +107,10 @@ class Shards:
 
     def relieve_plan(self) -> Plan[None]:
         """Split what is under pressure, and finish what others have begun."""
-        while self._hot:
-            yield from self.split_plan(self._hot.popitem()[0])
-        while self._unfinished:
-            yield from self.split_plan(self._unfinished.popitem()[0], following=True)
+        while (place := _any_of(self._hot)) is not None:
+            yield from self.split_plan(place)
+        while (place := _any_of(self._unfinished)) is not None:
+            yield from self.split_plan(place, following=True)
 
     # Splitting
 
@@ -134,7 +134,7 @@ class Shards:
         split = yield from self._deliver.one_plan(self._split(place, row))
         if isinstance(split, Failed):  # someone else was faster
             return count
-        self.cache.put(place, read_row(split["Attributes"]), row.at_ms)
+        self.cache.put(place, read_row(split["Attributes"]), {})
         yield from self._make_sibling_plan(place, count * 2)
         return count * 2
 
@@ -182,7 +182,7 @@ class Shards:
         for name in read_row(item).states:
             kept = item.get(f"{PREFIX}{name}_sv", item[f"{PREFIX}{name}_vt"])
             made |= {f"{PREFIX}{name}_vt": kept, f"{PREFIX}{name}_tc": attribute(0)}
-            made |= {key: item[key] for suffix in ("lm", "rv") if (key := f"{PREFIX}{name}_{suffix}") in item}
+            made |= {key: item[key] for suffix in ("lm", "rv", "at") if (key := f"{PREFIX}{name}_{suffix}") in item}
         table = self._deliver.table
         unchanged = {
             "TableName": table,
@@ -204,6 +204,14 @@ class Shards:
         reply = yield from self._deliver.one_plan(Send("GetItem", read, repeatable=True))
         assert not isinstance(reply, Failed)
         return reply.get("Item")
+
+
+def _any_of(places: dict[Place, None]) -> Place | None:
+    """Take one, unless another thread has taken the last."""
+    try:
+        return places.popitem()[0]
+    except KeyError:
+        return None
 
 
 def parent(place: Place) -> Place:

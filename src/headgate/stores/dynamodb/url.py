@@ -33,6 +33,13 @@ class Settings:
     def where(self) -> str:
         return shown_url(self.endpoint_url) if self.endpoint_url else f"region {self.region or 'by default'}"
 
+    def misconfigured(self, why: object) -> ValidationError:
+        return ValidationError(
+            f"table {self.table!r} cannot be used with this AWS configuration: {why}. Set AWS_DEFAULT_REGION, "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; region= and profile= of the URL "
+            "choose among several"
+        )
+
 
 def read_url(url: str) -> Settings:
     def wrong(why: str) -> ValidationError:

@@ -48,12 +48,18 @@ class Writer:
         outcomes = yield from self._deliver.each_plan([parcel.send() for parcel in parcels], _EXPECTED)
         news: dict[Ledger, News] = {}
         for parcel, outcome in zip(parcels, outcomes):
-            if isinstance(outcome, Failed) and outcome.code == "AccessDenied":
-                if not isinstance(parcel, _Statements):
-                    raise self._deliver.unusable(outcome)
-                self._statements = False
+            self._check(parcel, outcome)
             news |= parcel.news(outcome)
         return news
+
+    def _check(self, parcel: _Parcel, outcome: Outcome) -> None:
+        """Whether it can be done at all, and whether so. Statements that may not be used are done without."""
+        for one in parcel.each(outcome) if isinstance(parcel, _Statements) else [outcome]:
+            if not isinstance(one, Failed) or one.code not in ("AccessDenied", "ResourceNotFound"):
+                continue
+            if one.code == "ResourceNotFound" or not isinstance(parcel, _Statements):
+                raise self._deliver.unusable(one)
+            self._statements = False
 
     def _parcels(self, writes: Writes) -> Iterator[_Parcel]:
         table = self._deliver.table
@@ -106,9 +112,13 @@ class _Statements(NamedTuple):
         return Send("BatchExecuteStatement", {"Statements": list(self.statements.values())})
 
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
+        return {ledger: _news(one) for ledger, one in zip(self.statements, self.each(outcome))}
+
+    def each(self, outcome: Outcome) -> list[Outcome]:
+        """What became of each statement."""
         if isinstance(outcome, (Failed, RateLimiterUnavailable)):
-            return dict.fromkeys(self.statements, _news(outcome))
-        return {ledger: _news(_statement(one)) for ledger, one in zip(self.statements, outcome["Responses"])}
+            return [outcome] * len(self.statements)
+        return [_statement(response) for response in outcome["Responses"]]
 
 
 class _Transaction(NamedTuple):
@@ -148,7 +158,7 @@ def _statement(response: Mapping[str, Any]) -> Outcome:
     if error is None:
         return {"Attributes": response["Item"]}
     failed = Failed(error["Code"], error.get("Message", ""), error.get("Item"))
-    if failed.code in ("InternalServerError", "ResourceNotFound", "ValidationError", "AccessDenied"):
+    if failed.code in ("InternalServerError", "ValidationError"):
         return RateLimiterUnavailable(f"DynamoDB: {failed.code}: {failed.message}")
     return failed
 

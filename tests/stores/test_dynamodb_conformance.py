@@ -1,0 +1,75 @@
+"""The exact answers again, on the paths of the DynamoDB store that a lone, well-informed client does not take."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from dynamodb_helpers import new_table
+
+from headgate.stores.dynamodb.cache import Cache
+from headgate.stores.dynamodb.forms import Place
+from headgate.stores.dynamodb.ledger import Ledger
+from headgate.stores.dynamodb.shards import Shards
+from headgate.testing.conformance.history import HistoryConformance
+from headgate.testing.conformance.records import RecordConformance
+from headgate.testing.conformance.vectors import VectorConformance
+from headgate.testing.servers.dynamodb import Engine
+
+
+class OnDynamoDB:
+    settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}
+    histories = 4
+    looks_every = 10
+    scenarios_every = 12
+
+    @pytest.fixture
+    def url(self, ministack: Engine, aws_credentials: str) -> str:
+        return new_table(ministack)
+
+
+class TestOnTheEngineOfAws(OnDynamoDB, VectorConformance, HistoryConformance, RecordConformance):
+    @pytest.fixture
+    def url(self, dynamodb_local: Engine, aws_credentials: str) -> str:
+        return new_table(dynamodb_local)
+
+
+class TestKnowingNothing(OnDynamoDB, VectorConformance, HistoryConformance):
+    """Every request is the first one of its client on that bucket."""
+
+    @pytest.fixture(autouse=True)
+    def forgetful(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        really = Shards.ledger
+
+        def ledger(self: Shards, first: Place, now_ms: int) -> Ledger:
+            found = really(self, first, now_ms)
+            found.row = None
+            return found
+
+        monkeypatch.setattr(Shards, "ledger", ledger)
+
+
+class TestKnowingWhatIsNoLongerSo(OnDynamoDB, VectorConformance, HistoryConformance):
+    """Every request starts from the item as it was at first."""
+
+    @pytest.fixture(autouse=True)
+    def stubborn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first_rows: dict[Place, Any] = {}
+        really = Shards.ledger
+        monkeypatch.setattr(Cache, "may_look", lambda self, place: True)  # it would not learn of what others saw
+
+        def ledger(self: Shards, first: Place, now_ms: int) -> Ledger:
+            found = really(self, first, now_ms)
+            if found.row is not None:
+                found.row = first_rows.setdefault(first, found.row)
+            return found
+
+        monkeypatch.setattr(Shards, "ledger", ledger)
+
+
+class TestUnderFire(OnDynamoDB, VectorConformance, HistoryConformance):
+    """Nobody may look: refusals are from memory, which is right as long as nobody else writes."""
+
+    @pytest.fixture(autouse=True)
+    def blindfold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Cache, "may_look", lambda self, place: False)
