@@ -41,8 +41,8 @@ class TestKnowingNothing(OnDynamoDB, VectorConformance, HistoryConformance):
     def forgetful(self, monkeypatch: pytest.MonkeyPatch) -> None:
         really = Shards.ledger
 
-        def ledger(self: Shards, first: Place, now_ms: int) -> Ledger:
-            found = really(self, first, now_ms)
+        def ledger(self: Shards, first: Place, now_ms: int, **more: Any) -> Ledger:
+            found = really(self, first, now_ms, **more)
             found.row = None
             return found
 
@@ -58,8 +58,8 @@ class TestKnowingWhatIsNoLongerSo(OnDynamoDB, VectorConformance, HistoryConforma
         really = Shards.ledger
         monkeypatch.setattr(Cache, "may_look", lambda self, place: True)  # it would not learn of what others saw
 
-        def ledger(self: Shards, first: Place, now_ms: int) -> Ledger:
-            found = really(self, first, now_ms)
+        def ledger(self: Shards, first: Place, now_ms: int, **more: Any) -> Ledger:
+            found = really(self, first, now_ms, **more)
             if found.row is not None:
                 found.row = first_rows.setdefault(first, found.row)
             return found

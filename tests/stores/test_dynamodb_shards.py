@@ -113,6 +113,17 @@ def test_debts_and_refunds(store: Any) -> None:
     assert available(store, LIMIT) == 60_000
 
 
+def test_what_was_taken_can_be_given_back(store: Any) -> None:
+    """It is given to the emptiest shard, where most of it has come from."""
+    store.settle([request(LIMIT, 1)], START_MS)
+    for _ in range(3):
+        split(store)
+    for _ in range(20):
+        assert store.settle([request(LIMIT, 4)], START_MS)[0].allowed
+        force(store, LIMIT, -4)
+    assert available(store, LIMIT) > 52_000
+
+
 def test_a_penalty_is_on_all(store: Any) -> None:
     store.settle([request(LIMIT, 1)], START_MS)
     split(store)

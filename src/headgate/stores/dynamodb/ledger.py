@@ -51,7 +51,8 @@ class Ledger:
 
     @property
     def shards(self) -> int:
-        return self.row.shard_count if self.row else 1
+        """Of how many it is one; of one that nothing is known of, at least two."""
+        return self.row.shard_count if self.row else 2 if self.place.shard else 1
 
     def begin(self) -> None:
         """A new round, on what is believed now."""

@@ -127,7 +127,8 @@ class Settler:
                 if key not in ledgers:
                     namespace, entity_id, resource = parse_bucket_key(key)
                     ns = self._namespaces.known(namespace) or (yield from self._namespaces.id_plan(namespace))
-                    ledgers[key] = self._shards.ledger(Place(ns, entity_id, resource, 0), now_ms)
+                    gives = request.mode is FORCE and all(part.amount_milli <= 0 for part in request.parts)
+                    ledgers[key] = self._shards.ledger(Place(ns, entity_id, resource, 0), now_ms, gives=gives)
             jobs.append(Job(request, [ledgers[key] for key in request.keys]))
         return jobs
 

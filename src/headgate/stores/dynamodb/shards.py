@@ -43,13 +43,14 @@ class Shards:
 
     # In the rounds of settling
 
-    def ledger(self, first: Place, now_ms: int) -> Ledger:
-        """Where a request goes: to the only item there is, or the better of two of its shards."""
+    def ledger(self, first: Place, now_ms: int, *, gives: bool = False) -> Ledger:
+        """Where a request goes: to the only item there is, or the fuller of two of its shards at random. One that gives
+        back goes to the emptiest of all: a full one has no use for it."""
         place = first
         seen = self.cache.get(first)
         if seen is not None and seen.row.shard_count > 1:
-            some = [first._replace(shard=random.randrange(seen.row.shard_count)) for _ in range(2)]
-            place = min(some, key=self._used)
+            shards = [first._replace(shard=shard) for shard in range(seen.row.shard_count)]
+            place = max(shards, key=self._used) if gives else min(random.sample(shards, 2), key=self._used)
             seen = self.cache.get(place)
         if seen is None:
             return Ledger(place, None, now_ms)

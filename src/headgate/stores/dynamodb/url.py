@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...core.errors import ValidationError
 from ...core.names import shown_url
@@ -17,6 +17,7 @@ MAX_SHARDS = 64
 _OPTIONS = ("region", "endpoint_url", "profile", "shards")
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+")
+_ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/.*)?")
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,16 @@ class Settings:
 
 def read_url(url: str) -> Settings:
     def wrong(why: str) -> ValidationError:
-        return ValidationError(f"store URL {shown_url(url)!r} is not allowed: {why}")
+        return ValidationError(f"store URL {_shown(url)!r} is not allowed: {why}")
 
     try:
         split = urlsplit(url)
         pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query))
-    except ValueError as error:
-        raise wrong(str(error)) from None
+    except ValueError:  # whose text may contain what the URL has to hide
+        raise wrong("after the ? come options, like region=eu-west-1&profile=me") from None
     options = dict(pairs)
-    if "@" in split.netloc:
+    endpoint = options.get("endpoint_url")
+    if "@" in split.netloc or "@" in (endpoint or ""):
         raise wrong("credentials come from the AWS configuration (profile=, the environment, a role), not from the URL")
     if split.path.strip("/") or split.fragment or not _TABLE.fullmatch(split.netloc):
         raise wrong("write dynamodb://table?region=eu-west-1; a table's name is 3 to 255 of A-Z a-z 0-9 _ . -")
@@ -65,10 +67,23 @@ def read_url(url: str) -> Settings:
     region = options.get("region")
     if region is not None and not _REGION.fullmatch(region):
         raise wrong(f"region {region!r} is none: write it like eu-west-1")
-    endpoint = options.get("endpoint_url")
-    if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
-        raise wrong(f"endpoint_url {shown_url(endpoint)!r} must start with http:// or https://")
+    if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+        raise wrong(f"endpoint_url {endpoint!r} must be like http://127.0.0.1:8000 or https://host")
     shards = options.get("shards", str(MAX_SHARDS))
     if shards not in [str(1 << n) for n in range(MAX_SHARDS.bit_length())]:
         raise wrong(f"shards {shards!r} must be a power of two from 1 to {MAX_SHARDS}")
     return Settings(split.netloc, region, endpoint, options.get("profile"), int(shards))
+
+
+def _shown(url: str) -> str:
+    """For messages: without what may be a secret, which is what has no business there."""
+    start, mark, query = shown_url(url).partition("?")
+    parts = [part.partition("=") for part in query.split("&")]
+    return (
+        start
+        + mark
+        + "&".join(
+            name + equals + (value if name in _OPTIONS and "@" not in unquote(value) else "***" if equals else "")
+            for name, equals, value in parts
+        )
+    )
