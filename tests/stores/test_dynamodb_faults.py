@@ -1,0 +1,226 @@
+"""DynamoDB is overloaded, or others are faster: whoever passes is counted once, and everybody is answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from dynamodb_helpers import START_MS, new_table, request
+from dynamodb_limiters import (
+    FAR_TOO_LONG_SECONDS,
+    TEN,
+    Scene,
+    both_kinds,
+    fixed,
+    limiter_of,
+    new_entity,
+    patiently,
+    scene_on,
+    store_of,
+    take,
+    told,
+)
+
+from headgate import Limit, RateLimiterUnavailable
+from headgate.core.decide import TAKE
+from headgate.testing.servers.dynamodb import Engine
+
+THROTTLED = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
+CONFLICTS = ["TransactionConflictException", "ConditionalCheckFailedException"]
+MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
+
+
+@pytest.fixture(scope="module")
+def table(ministack: Engine, aws_credentials: str) -> str:
+    return new_table(ministack)
+
+
+@pytest.fixture
+def scene(ministack: Engine, table: str) -> Iterator[Scene]:
+    with scene_on(ministack, table) as scene:
+        yield scene
+
+
+@both_kinds
+class TestThrottled:
+    @pytest.mark.parametrize("code", THROTTLED)
+    def test_a_few_times(self, kind: str, code: str, scene: Scene) -> None:
+        entity = new_entity()
+        with limiter_of(kind, scene.unsplit) as limiter:
+            assert take(limiter, entity)
+            scene.proxy.forget()
+            scene.proxy.fail(3, code, operation="UpdateItem")
+            assert take(limiter, entity).statuses[0].available == 8
+            limiter.adjust(entity, "r", {"n": 3}, [TEN])
+        assert scene.writes() == 3 + 2
+        assert scene.left(entity) == 5
+
+    def test_from_the_beginning(self, kind: str, scene: Scene) -> None:
+        """Reading the namespace and the limits as well."""
+        entity = new_entity()
+        with limiter_of(kind, scene.url) as limiter:
+            for code in THROTTLED:
+                scene.proxy.fail(2, code)
+            assert take(limiter, entity)
+        assert not scene.proxy.left
+        assert scene.left(entity) == 9
+
+    @pytest.mark.parametrize("code", THROTTLED)
+    def test_until_the_deadline(self, kind: str, code: str, scene: Scene) -> None:
+        entity = new_entity()
+        with limiter_of(kind, scene.url, store_timeout=0.2) as limiter:
+            assert patiently(lambda: take(limiter, entity))
+            left = scene.left(entity)
+            scene.proxy.fail(100_000, code)
+            for call in (
+                lambda: take(limiter, entity),
+                lambda: limiter.adjust(entity, "r", {"n": -1}, [TEN]),
+                lambda: limiter.available(entity, "r", [TEN]),
+                lambda: limiter.get_limits(entity),
+            ):
+                started = time.monotonic()
+                with pytest.raises(RateLimiterUnavailable, match=r"did not answer within 0\.2 s|cannot take more"):
+                    call()
+                assert time.monotonic() - started < FAR_TOO_LONG_SECONDS
+            assert limiter.try_acquire(entity, "r", {"n": 1}, [TEN], on_unavailable="allow").degraded
+            assert scene.left(entity) == left
+            scene.proxy.forget()
+            assert patiently(lambda: take(limiter, entity))
+
+    def test_it_is_spread_over_more_items(self, kind: str, scene: Scene) -> None:
+        entity = new_entity()
+        with limiter_of(kind, scene.url) as limiter:
+            assert take(limiter, entity)
+            scene.proxy.fail(1, THROTTLED[0], operation="UpdateItem")
+            assert take(limiter, entity)
+            assert scene.shards(entity) == {"0": "2", "1": "2"}
+            assert scene.left(entity) == 8
+            scene.proxy.fail(3, THROTTLED[0], operation="BatchGetItem")
+            assert limiter.get_limits(entity) == []
+            assert scene.shards(entity) == {"0": "2", "1": "2"}, "it was not for this item"
+            assert [bool(take(limiter, entity)) for _ in range(9)] == [True] * 8 + [False]
+
+    @pytest.mark.parametrize("code", ["AccessDeniedException", "InternalServerError"])
+    def test_if_it_cannot_be_spread_it_passes_all_the_same(
+        self, kind: str, code: str, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        entity = new_entity()
+        with limiter_of(kind, scene.url) as limiter:
+            assert take(limiter, entity)
+            scene.proxy.fail(1, THROTTLED[0], operation="UpdateItem")
+            scene.proxy.fail(100, code, operation="TransactWriteItems")
+            assert take(limiter, entity)
+            assert "could not be spread" in caplog.text
+
+    def test_statements(self, kind: str, scene: Scene) -> None:
+        batch = [request(MINUTE, 1, TAKE, f"default/{new_entity()}#r") for _ in range(8)]
+        with store_of(kind, scene.url) as store:
+            store.settle(batch, START_MS)
+            scene.proxy.forget()
+            throttled = {"Error": {"Code": "ThrottlingError", "Message": "on demand"}}
+            scene.proxy.answer(1, 200, {"Responses": [throttled] * 8}, operation="BatchExecuteStatement")
+            scene.proxy.fail(1, THROTTLED[0], operation="BatchExecuteStatement")
+            assert [answer.levels for answer in store.settle(batch, START_MS)] == [[(8000, 0)]] * 8
+            assert scene.proxy.count("BatchExecuteStatement") == 3
+
+
+@both_kinds
+class TestConflicts:
+    @pytest.mark.parametrize("code", CONFLICTS)
+    def test_a_few_times(self, kind: str, code: str, scene: Scene) -> None:
+        entity = new_entity()
+        with limiter_of(kind, scene.url) as limiter:
+            assert take(limiter, entity)
+            scene.proxy.forget()
+            scene.proxy.fail(4, code, operation="UpdateItem")
+            assert take(limiter, entity).statuses[0].available == 8
+            scene.proxy.fail(4, code, operation="UpdateItem")
+            limiter.adjust(entity, "r", {"n": -1}, [TEN])
+        # A failed condition says that there is no such item, and so each has to be told that there is.
+        assert scene.proxy.count() <= 2 * (4 + 2)
+        assert scene.left(entity) == 9
+
+    @pytest.mark.parametrize("code", CONFLICTS)
+    def test_without_end(self, kind: str, code: str, scene: Scene) -> None:
+        """It gives up after so many attempts, however long the deadline: each of them is paid for."""
+        entity = new_entity()
+        with limiter_of(kind, scene.url, store_timeout=60) as limiter:
+            assert take(limiter, entity)
+            scene.proxy.forget()
+            scene.proxy.fail(100_000, code, operation="UpdateItem")
+            assert "at once" in told(lambda: take(limiter, entity))
+        assert 10 < scene.proxy.count() <= 60
+        assert scene.left(entity) == 9
+
+    @pytest.mark.parametrize(
+        "reasons",
+        [
+            ("None", "TransactionConflict"),
+            ("TransactionConflict", "TransactionConflict"),
+            ("ConditionalCheckFailed", "None"),
+            ("TransactionConflict", "ConditionalCheckFailed"),
+            ("ProvisionedThroughputExceeded", "None"),
+            ("ThrottlingError", "TransactionConflict"),
+        ],
+    )
+    def test_a_cancelled_transaction(self, kind: str, reasons: tuple[str, str], scene: Scene) -> None:
+        """The first cascade of a process is one."""
+        family = scene.family()
+        with limiter_of(kind, scene.url) as limiter:
+            scene.proxy.cancel(2, *reasons)
+            assert take(limiter, family[0])
+        assert scene.left(*family) == [9, 9]
+
+    def test_a_storm(self, kind: str, scene: Scene) -> None:
+        """Limiters that know nothing of each other, close to the limit: as many pass as can, and all are answered."""
+        entity, limit = new_entity(), fixed(40)
+        admitted: list[bool] = []
+
+        def hammer() -> None:
+            with limiter_of(kind, scene.url, store_timeout=60) as limiter:
+                take(limiter, new_entity("warm"), limit=limit)
+                start.wait()
+                for _ in range(12):
+                    admitted.append(bool(take(limiter, entity, limit=limit)))
+
+        start = threading.Barrier(6)
+        at_once([hammer] * 6)
+        assert sum(admitted) == 40
+        assert scene.left(entity, limit=limit) == 0
+        assert scene.proxy.count("UpdateItem") < 40 + 6 * 6, "nobody is in another's way but at the limit"
+
+    def test_a_storm_of_changed_limits(self, kind: str, scene: Scene) -> None:
+        """Each insists on a limit of its own: that does not commute, and still everyone is answered."""
+        entity = new_entity()
+        start = threading.Barrier(3)
+
+        def hammer_with(limit: Limit) -> Callable[[], None]:
+            def hammer() -> None:
+                with limiter_of(kind, scene.url, store_timeout=60) as limiter:
+                    start.wait()
+                    for _ in range(12):
+                        assert take(limiter, entity, limit=limit)
+
+            return hammer
+
+        at_once([hammer_with(Limit.custom("n", 1000, 0.001 * (1 + number), 366 * 86_400)) for number in range(3)])
+        assert scene.left(entity) == 1000 - 36
+
+
+def at_once(work: list[Callable[[], None]]) -> None:
+    errors = []
+
+    def attempt(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=attempt, args=[one]) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
