@@ -12,6 +12,7 @@ from dynamodb_helpers import START_MS, available, force, new_table, opened, plac
 
 from headgate.core.decide import PENALIZE, Part, Request
 from headgate.core.limit import Limit
+from headgate.stores.dynamodb import cache
 from headgate.stores.dynamodb.blocking import _Talk
 from headgate.testing.servers.dynamodb import Engine
 
@@ -157,6 +158,26 @@ def test_one_split_halfway_has_lost_nothing_for_good(url: str, store: Any) -> No
             taken += another.settle([request(LIMIT, 1)], START_MS)[0].allowed
         assert shards_of(another) == {0: 2, 1: 2}
         assert available(another, LIMIT) == 40_000 - taken * 1000
+
+
+@pytest.mark.parametrize(("writes", "shards"), [(700, {0: 1}), (900, {0: 2, 1: 2})])
+def test_one_that_is_written_often_is_split(
+    store: Any, monkeypatch: pytest.MonkeyPatch, writes: int, shards: dict[int, int]
+) -> None:
+    """The item counts its writes, whoever makes them: here others, in the second between two of ours."""
+    seconds = 1000.0
+    monkeypatch.setattr(cache, "monotonic", lambda: seconds)
+    store.settle([request(LIMIT, 1)], START_MS)
+    store._wire.client().update_item(
+        TableName=store._plans.shards._deliver.table,
+        Key=place_of(store).key,
+        UpdateExpression="ADD wcu :n",
+        ExpressionAttributeValues={":n": {"N": str(writes)}},
+    )
+    seconds += 1
+    store.settle([request(LIMIT, 1)], START_MS)
+    assert shards_of(store) == shards
+    assert available(store, LIMIT) == 58_000
 
 
 def test_reset_makes_it_one_again(store: Any) -> None:

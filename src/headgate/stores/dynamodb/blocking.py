@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
 from ...core.errors import ValidationError
-from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, run
+from ..planned import PlannedStore
 from .driver import CONNECTIONS, LOADER, NO_CLIENT, client_options, config_options, late, sent
 from .exchange import Exchange, MoreTime, Reply, Send
 from .plans import Plans
@@ -21,12 +21,12 @@ from .url import Settings
 T = TypeVar("T")
 
 
-class DynamoDBStore:
+class DynamoDBStore(PlannedStore):
     own_clock = False
-    in_process = False
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
         self._plans = Plans(settings)
+        super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
     def _run(self, plan: Plan[T]) -> T:
@@ -34,32 +34,6 @@ class DynamoDBStore:
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         return self._run(self._plans.settle_plan(batch, now_ms))
-
-    def delete_buckets(self, keys: Sequence[str]) -> None:
-        self._run(self._plans.delete_buckets_plan(keys))
-
-    def list_buckets(
-        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
-    ) -> Page[BucketRow]:
-        return self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
-
-    def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        return self._run(self._plans.get_records_plan(keys, now_ms))
-
-    def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        self._run(self._plans.write_records_plan(changes, now_ms))
-
-    def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        return self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
-
-    def sweep(self, namespace: str, now_ms: int | None) -> Swept:
-        return self._run(self._plans.sweep_plan(namespace, now_ms))
-
-    def setup(self) -> None:
-        self._run(self._plans.setup_plan())
-
-    def ping(self) -> None:
-        self._run(self._plans.ping_plan())
 
     def close(self) -> None:
         self._wire.close()

@@ -8,8 +8,8 @@ but under fire, when one may be as of a fifth of a second ago.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
+from time import monotonic
 from typing import NamedTuple
 
 from .forms import Place
@@ -66,7 +66,7 @@ class Cache:
 
     def may_look(self, place: Place) -> bool:
         """Whether it is time to look again at what is believed to be empty."""
-        now = time.monotonic()
+        now = monotonic()
         with self._lock:
             left, then = self._looks.get(place, (float(LOOKS), now))
             left = min(LOOKS, left + (now - then) * LOOKS)
@@ -76,7 +76,7 @@ class Cache:
 
     def writes_per_second(self, place: Place, writes: int) -> float:
         """How often all who use the item write to it, told by its own count: 0 until a second has passed."""
-        now = time.monotonic()
+        now = monotonic()
         with self._lock:
             before = self._pressure.get(place)
             if before is None or writes < before.writes or now - before.since > 10:

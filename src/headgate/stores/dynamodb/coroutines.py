@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
 from ...core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
-from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import SettledThenCancelled
+from ..planned import AsyncPlannedStore
 from .driver import (
     ERRORS,
     LOADER,
@@ -32,12 +32,12 @@ from .url import Settings
 T = TypeVar("T")
 
 
-class AsyncDynamoDBStore:
+class AsyncDynamoDBStore(AsyncPlannedStore):
     own_clock = False
-    in_process = False
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
         self._plans = Plans(settings)
+        super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
     async def _run(self, plan: Plan[T]) -> T:
@@ -56,32 +56,6 @@ class AsyncDynamoDBStore:
         if talk.cancelled:
             raise SettledThenCancelled(answers)
         return answers
-
-    async def delete_buckets(self, keys: Sequence[str]) -> None:
-        await self._run(self._plans.delete_buckets_plan(keys))
-
-    async def list_buckets(
-        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
-    ) -> Page[BucketRow]:
-        return await self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
-
-    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        return await self._run(self._plans.get_records_plan(keys, now_ms))
-
-    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        await self._run(self._plans.write_records_plan(changes, now_ms))
-
-    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        return await self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
-
-    async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
-        return await self._run(self._plans.sweep_plan(namespace, now_ms))
-
-    async def setup(self) -> None:
-        await self._run(self._plans.setup_plan())
-
-    async def ping(self) -> None:
-        await self._run(self._plans.ping_plan())
 
     async def close(self) -> None:
         await self._wire.close()

@@ -12,8 +12,8 @@ from redis import connection as redis_connection
 from redis import exceptions
 
 from ...core.decide import Answer, Request
-from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, run
+from ..planned import PlannedStore
 from .driver import REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
 from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
 from .plans import Plans
@@ -22,12 +22,12 @@ from .url import Address, Settings
 T = TypeVar("T")
 
 
-class RedisStore:
+class RedisStore(PlannedStore):
     own_clock = True
-    in_process = False
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
         self._plans = Plans(settings)
+        super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
     def _run(self, plan: Plan[T]) -> T:
@@ -47,32 +47,6 @@ class RedisStore:
             return encoded.answers(reply)
         first: Replies = reply if isinstance(reply, Lost) else [reply]
         return run(self._plans.settle_encoded_plan(encoded, [first]), talk.perform)
-
-    def delete_buckets(self, keys: Sequence[str]) -> None:
-        self._run(self._plans.delete_buckets_plan(keys))
-
-    def list_buckets(
-        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
-    ) -> Page[BucketRow]:
-        return self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
-
-    def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        return self._run(self._plans.get_records_plan(keys, now_ms))
-
-    def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        self._run(self._plans.write_records_plan(changes, now_ms))
-
-    def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        return self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
-
-    def sweep(self, namespace: str, now_ms: int | None) -> Swept:
-        return Swept()  # everything expires by itself
-
-    def setup(self) -> None:
-        self._run(self._plans.setup_plan())
-
-    def ping(self) -> None:
-        self._run(self._plans.ping_plan())
 
     def close(self) -> None:
         self._wire.close()

@@ -12,9 +12,9 @@ from redis import exceptions
 from redis.asyncio import connection as redis_connection
 
 from ...core.decide import Answer, Request
-from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import SettledThenCancelled
+from ..planned import AsyncPlannedStore
 from .driver import REFUSALS, RESTED_SECONDS, connection, packed, reply_error
 from .exchange import Exchange, HangUp, Lost, MoreTime, Replies, Send
 from .plans import Plans
@@ -23,11 +23,12 @@ from .url import Address, Settings
 T = TypeVar("T")
 
 
-class AsyncRedisStore:
+class AsyncRedisStore(AsyncPlannedStore):
     own_clock = True
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
         self._plans = Plans(settings)
+        super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
     async def _run(self, plan: Plan[T]) -> T:
@@ -57,32 +58,6 @@ class AsyncRedisStore:
         if isinstance(replies, list) and isinstance(replies[0], list):
             return encoded.answers(replies[0])
         return await arun(self._plans.settle_encoded_plan(encoded, [replies]), talk.perform)
-
-    async def delete_buckets(self, keys: Sequence[str]) -> None:
-        await self._run(self._plans.delete_buckets_plan(keys))
-
-    async def list_buckets(
-        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
-    ) -> Page[BucketRow]:
-        return await self._run(self._plans.list_buckets_plan(namespace, entity_id, resource, cursor, now_ms))
-
-    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        return await self._run(self._plans.get_records_plan(keys, now_ms))
-
-    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        await self._run(self._plans.write_records_plan(changes, now_ms))
-
-    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        return await self._run(self._plans.list_records_plan(prefix, cursor, limit, now_ms))
-
-    async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
-        return Swept()  # everything expires by itself
-
-    async def setup(self) -> None:
-        await self._run(self._plans.setup_plan())
-
-    async def ping(self) -> None:
-        await self._run(self._plans.ping_plan())
 
     async def close(self) -> None:
         await self._wire.close()

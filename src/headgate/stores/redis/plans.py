@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable, VersionConflict
-from ...core.records import BucketRow, Change, Check, Page, Put, Record
+from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept
 from ...plan import Plan
 from .exchange import Replies
 from .keys import Keys
@@ -146,6 +146,10 @@ class Plans:
             start = f"({keys[-1]}"
 
     # Life
+
+    def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
+        yield from ()
+        return Swept()  # everything expires by itself
 
     def ping_plan(self) -> Plan[None]:
         slots = yield from self._router.primaries_plan()
