@@ -7,10 +7,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from dynamodb_helpers import new_table
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.core.decide import Answer, Request
@@ -73,29 +73,35 @@ def store_of(kind: str, url: str, timeout_seconds: float = 20.0) -> Iterator[Any
         store.close()
 
 
-@contextmanager
-def scene_on(engine: Engine, url: str) -> Iterator[Scene]:
-    with Proxy(engine.endpoint_url) as proxy, SyncRateLimiter(url, store_timeout=20) as direct:
-        yield Scene(engine, read_url(url).table, proxy, direct)
+class Table:
+    """A new table, a limiter that goes straight to it, and what is in it: all of that is true."""
 
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.url = new_table(engine)
+        self.name = read_url(self.url).table
+        self.direct = SyncRateLimiter(self.url, store_timeout=20)
+        self._client = engine.client()
 
-@dataclass
-class Scene:
-    """A table behind a proxy, and a limiter that goes past it: what that says is true."""
+    def close(self) -> None:
+        self.direct.close()
+        self._client.close()
 
-    engine: Engine
-    table: str
-    proxy: Proxy
-    direct: SyncRateLimiter
+    def items(self, part: str = "") -> list[dict[str, Any]]:
+        """Those in whose key this is."""
+        pages = self._client.get_paginator("scan").paginate(TableName=self.name, ConsistentRead=True)
+        return [item for page in pages for item in page["Items"] if part in item["PK"]["S"] + item["SK"]["S"]]
 
-    @property
-    def url(self) -> str:
-        return self.proxy.url(self.table)
+    def left(self, *entities: str, limit: Limit = TEN) -> Any:
+        """Whole tokens in an entity's own bucket; of several entities, a list."""
+        found = [self.direct.get_buckets(entity, "r") for entity in entities]
+        left = [int(buckets[0].available) if buckets else int(limit.capacity) for buckets in found]
+        return left if len(left) > 1 else left[0]
 
-    @property
-    def unsplit(self) -> str:
-        """Where a bucket stays one item, so that every write can be counted."""
-        return self.proxy.url(self.table, shards=1)
+    def shards(self, entity: str) -> dict[str, str]:
+        """Of how many each shard believes to be one."""
+        items = self.items(f"/BUCKET#{entity}#")
+        return {item["PK"]["S"].rpartition("#")[2]: item["shard_count"]["N"] for item in items}
 
     def family(self) -> tuple[str, str]:
         """A child and its parent."""
@@ -104,28 +110,34 @@ class Scene:
         self.direct.create_entity(child, parent_id=parent, cascade=True)
         return child, parent
 
-    def left(self, *entities: str, limit: Limit = TEN) -> Any:
-        """Whole tokens in an entity's own bucket; of several entities, a list."""
-        found = [self.direct.get_buckets(entity, "r") for entity in entities]
-        left = [int(buckets[0].available) if buckets else int(limit.capacity) for buckets in found]
-        return left if len(left) > 1 else left[0]
 
-    def items(self, part: str = "") -> list[dict[str, Any]]:
-        """Those in whose key this is."""
-        client = self.engine.client()
-        pages = client.get_paginator("scan").paginate(TableName=self.table, ConsistentRead=True)
-        found = [item for page in pages for item in page["Items"] if part in item["PK"]["S"] + item["SK"]["S"]]
-        client.close()
-        return found
+class Scene:
+    """A table behind a proxy that fails on demand."""
 
-    def shards(self, entity: str) -> dict[str, str]:
-        """Of how many each shard believes to be one."""
-        items = self.items(f"/BUCKET#{entity}#")
-        return {item["PK"]["S"].rpartition("#")[2]: item["shard_count"]["N"] for item in items}
+    def __init__(self, table: Table, proxy: Proxy) -> None:
+        self.table = table
+        self.proxy = proxy
+        self.direct, self.left, self.items = table.direct, table.left, table.items
+        self.shards, self.family = table.shards, table.family
+
+    @property
+    def url(self) -> str:
+        return self.proxy.url(self.table.name)
+
+    @property
+    def unsplit(self) -> str:
+        """Where a bucket stays one item, so that every write can be counted."""
+        return self.proxy.url(self.table.name, shards=1)
 
     def writes(self) -> int:
         """How many requests came that may have changed something."""
         return sum(self.proxy.count(one) for one in _WRITES)
+
+
+@contextmanager
+def scene_on(table: Table) -> Iterator[Scene]:
+    with Proxy(table.engine.endpoint_url) as proxy:
+        yield Scene(table, proxy)
 
 
 _WRITES = ("UpdateItem", "BatchExecuteStatement", "TransactWriteItems", "PutItem", "DeleteItem")

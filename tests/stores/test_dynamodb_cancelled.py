@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
-from dynamodb_helpers import new_table
-from dynamodb_limiters import TEN, Scene, new_entity, scene_on
+from dynamodb_limiters import TEN, Scene, Table, new_entity, scene_on
 
 from headgate import RateLimiter
 from headgate.testing.servers.dynamodb import Engine, Request
@@ -19,13 +19,14 @@ coalesced = pytest.mark.parametrize("coalesce", [True, False])
 
 
 @pytest.fixture(scope="module")
-def table(ministack: Engine, aws_credentials: str) -> str:
-    return new_table(ministack)
+def table(ministack: Engine, aws_credentials: str) -> Iterator[Table]:
+    with closing(Table(ministack)) as table:
+        yield table
 
 
 @pytest.fixture
-def scene(ministack: Engine, table: str) -> Iterator[Scene]:
-    with scene_on(ministack, table) as scene:
+def scene(table: Table) -> Iterator[Scene]:
+    with scene_on(table) as scene:
         yield scene
 
 
@@ -104,9 +105,10 @@ def test_while_it_is_under_way(coalesce: bool, times: int, stage: str, scene: Sc
     async def scenario(limiter: RateLimiter) -> None:
         assert await take(limiter, entity, 1)
         gate = Gate()
-        getattr(scene.proxy, stage)(gate, operation="UpdateItem")
+        scene.proxy.forget()
+        getattr(scene.proxy, stage)(gate, 2, operation="UpdateItem")
         tasks = [take(limiter, entity, 3), take(limiter, entity, 2)]
-        await gate.reached()
+        await arrived(scene, 1 if coalesce else 2)
         for _ in range(times):
             tasks[0].cancel()
             await asyncio.sleep(0)

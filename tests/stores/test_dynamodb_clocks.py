@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
-from dynamodb_helpers import new_table
-from dynamodb_limiters import Scene, both_kinds, limiter_of, new_entity, scene_on, take
+from dynamodb_limiters import Scene, Table, both_kinds, limiter_of, new_entity, scene_on, take
 
 from headgate import Limit
 from headgate.testing import ManualClock
@@ -22,13 +22,14 @@ LIMIT = Limit.custom("n", 5000, 1, 1)
 
 
 @pytest.fixture(scope="module")
-def table(ministack: Engine, aws_credentials: str) -> str:
-    return new_table(ministack)
+def table(ministack: Engine, aws_credentials: str) -> Iterator[Table]:
+    with closing(Table(ministack)) as table:
+        yield table
 
 
 @pytest.fixture
-def scene(ministack: Engine, table: str) -> Iterator[Scene]:
-    with scene_on(ministack, table) as scene:
+def scene(table: Table) -> Iterator[Scene]:
+    with scene_on(table) as scene:
         yield scene
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
-from dynamodb_helpers import START_MS, new_table, request
+from dynamodb_helpers import START_MS, request
 from dynamodb_limiters import (
     FAR_TOO_LONG_SECONDS,
     TEN,
     Scene,
+    Table,
     both_kinds,
     fixed,
     limiter_of,
@@ -23,9 +26,10 @@ from dynamodb_limiters import (
     told,
 )
 
-from headgate import Limit, RateLimiterUnavailable
+from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.core.decide import TAKE
-from headgate.testing.servers.dynamodb import Engine
+from headgate.testing import ManualClock
+from headgate.testing.servers.dynamodb import Engine, Proxy, Request
 
 THROTTLED = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
 CONFLICTS = ["TransactionConflictException", "ConditionalCheckFailedException"]
@@ -33,13 +37,14 @@ MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
 
 
 @pytest.fixture(scope="module")
-def table(ministack: Engine, aws_credentials: str) -> str:
-    return new_table(ministack)
+def table(ministack: Engine, aws_credentials: str) -> Iterator[Table]:
+    with closing(Table(ministack)) as table:
+        yield table
 
 
 @pytest.fixture
-def scene(ministack: Engine, table: str) -> Iterator[Scene]:
-    with scene_on(ministack, table) as scene:
+def scene(table: Table) -> Iterator[Scene]:
+    with scene_on(table) as scene:
         yield scene
 
 
@@ -67,13 +72,12 @@ class TestThrottled:
         assert not scene.proxy.left
         assert scene.left(entity) == 9
 
-    @pytest.mark.parametrize("code", THROTTLED)
-    def test_until_the_deadline(self, kind: str, code: str, scene: Scene) -> None:
+    def test_until_the_deadline(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url, store_timeout=0.2) as limiter:
             assert patiently(lambda: take(limiter, entity))
             left = scene.left(entity)
-            scene.proxy.fail(100_000, code)
+            scene.proxy.fail(100_000, THROTTLED[0])
             for call in (
                 lambda: take(limiter, entity),
                 lambda: limiter.adjust(entity, "r", {"n": -1}, [TEN]),
@@ -142,10 +146,9 @@ class TestConflicts:
         assert scene.proxy.count() <= 2 * (4 + 2)
         assert scene.left(entity) == 9
 
-    @pytest.mark.parametrize("code", CONFLICTS)
-    def test_without_end(self, kind: str, code: str, scene: Scene) -> None:
+    def test_without_end(self, kind: str, scene: Scene) -> None:
         """It gives up after so many attempts, however long the deadline: each of them is paid for."""
-        entity = new_entity()
+        entity, code = new_entity(), CONFLICTS[kind == "sync"]
         with limiter_of(kind, scene.url, store_timeout=60) as limiter:
             assert take(limiter, entity)
             scene.proxy.forget()
@@ -191,6 +194,26 @@ class TestConflicts:
         assert scene.left(entity, limit=limit) == 0
         assert scene.proxy.count("UpdateItem") < 40 + 6 * 6, "nobody is in another's way but at the limit"
 
+    def test_others_are_always_faster(self, kind: str, scene: Scene) -> None:
+        """Whenever a write arrives another has been there, later by its clock, and left one: who runs after them never
+        gets there, and so is answered as of when it first knew."""
+        entity, limit = new_entity(), Limit.per_second("n", 10)
+        clock, theirs = ManualClock(), ManualClock()
+        with (
+            limiter_of(kind, scene.url, clock=clock) as limiter,
+            SyncRateLimiter(scene.table.url, clock=theirs, store_timeout=20) as other,
+        ):
+
+            def be_faster(request: Request) -> None:
+                theirs.advance(0.5)
+                assert take(other, entity, other.available(entity, "r", [limit])["n"] - 1, limit)
+
+            assert take(limiter, entity, 9, limit)
+            scene.proxy.forget()
+            scene.proxy.before(be_faster, 100, operation="UpdateItem")
+            assert not take(limiter, entity, 1, limit)
+            assert scene.proxy.count("UpdateItem") <= 3
+
     def test_a_storm_of_changed_limits(self, kind: str, scene: Scene) -> None:
         """Each insists on a limit of its own: that does not commute, and still everyone is answered."""
         entity = new_entity()
@@ -207,6 +230,70 @@ class TestConflicts:
 
         at_once([hammer_with(Limit.custom("n", 1000, 0.001 * (1 + number), 366 * 86_400)) for number in range(3)])
         assert scene.left(entity) == 1000 - 36
+
+
+@both_kinds
+class TestCascade:
+    """The child is written, and its parent is not."""
+
+    def test_the_child_is_given_back(self, kind: str, scene: Scene) -> None:
+        for fault in (
+            lambda: scene.proxy.fail(1, "InternalServerError", operation="UpdateItem"),
+            lambda: scene.proxy.refuse(1, operation="UpdateItem"),
+        ):
+            family = scene.family()
+            with limiter_of(kind, scene.url) as limiter:
+                assert take(limiter, family[0])
+                fault()
+                told(lambda child=family[0]: take(limiter, child, 2))
+            assert scene.left(*family) == [9, 9]
+
+    def test_what_was_lost_stays_lost(self, kind: str, scene: Scene) -> None:
+        """Of whom nothing is known, nothing is given back."""
+        family = scene.family()
+        with limiter_of(kind, scene.url) as limiter:
+            assert take(limiter, family[0])
+            scene.proxy.lose_replies(1, operation="UpdateItem")
+            told(lambda: take(limiter, family[0], 2))
+        assert sorted(scene.left(*family)) == [7, 9]
+
+    @pytest.mark.parametrize(("lose", "left"), [("lose_replies", 9), ("refuse", 7)])
+    def test_giving_back_is_not_repeated(self, kind: str, lose: str, left: int, scene: Scene) -> None:
+        """The parent turns out to be empty, and nobody knows whether the child has its tokens back."""
+        child, parent = scene.family()
+        with limiter_of(kind, scene.url) as limiter:
+            assert take(limiter, child)
+            scene.direct.adjust(parent, "r", {"n": 9}, [TEN])
+            scene.proxy.forget()
+            scene.proxy.before(lambda request: None, 2, operation="UpdateItem")
+            getattr(scene.proxy, lose)(1, operation="UpdateItem")
+            told(lambda: take(limiter, child, 2))
+        assert scene.proxy.count("UpdateItem") == 3
+        assert scene.left(child, parent) == [left, 0]
+
+    @pytest.mark.parametrize("timeout_seconds", [0.3, 60])
+    def test_throttled_without_end(self, kind: str, timeout_seconds: float, scene: Scene) -> None:
+        """Until the deadline, or until it gives up: then there is still time to give back."""
+        child, parent = scene.family()
+        with limiter_of(kind, scene.unsplit, store_timeout=timeout_seconds) as limiter:
+            assert patiently(lambda: take(limiter, child))
+            before = scene.left(child, parent)
+            throttle(scene.proxy, parent)
+            told(lambda: take(limiter, child, 2))
+            assert scene.left(child, parent) == before
+
+
+def throttle(proxy: Proxy, entity: str) -> None:
+    """Every write of an entity's buckets, and none of another's."""
+    really = proxy._handle
+
+    def handle(request: Any, pass_on: Any) -> Any:
+        if request.operation == "UpdateItem" and f"BUCKET#{entity}#" in request.body["Key"]["PK"]["S"]:
+            proxy.fail(1, "ThrottlingException")
+        return really(request, pass_on)
+
+    assert proxy._listener is not None
+    proxy._listener.handle = handle
 
 
 def at_once(work: list[Callable[[], None]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dynamodb_limiters import (
     FAR_TOO_LONG_SECONDS,
     TEN,
     Scene,
+    Table,
     both_kinds,
     limiter_of,
     new_entity,
@@ -38,13 +40,14 @@ Lose = Callable[[Proxy, str], None]
 
 
 @pytest.fixture(scope="module")
-def table(ministack: Engine, aws_credentials: str) -> str:
-    return new_table(ministack)
+def table(ministack: Engine, aws_credentials: str) -> Iterator[Table]:
+    with closing(Table(ministack)) as table:
+        yield table
 
 
 @pytest.fixture
-def scene(ministack: Engine, table: str) -> Iterator[Scene]:
-    with scene_on(ministack, table) as scene:
+def scene(table: Table) -> Iterator[Scene]:
+    with scene_on(table) as scene:
         yield scene
 
 
@@ -154,6 +157,19 @@ class TestLost:
                 assert scene.proxy.count("TransactWriteItems") == (4 if then else 2)
             assert scene.left(*family) == [7, 7]
 
+    def test_of_all_shards(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+        """What is too large for one is a transaction as well."""
+        entity = new_entity()
+        with limiter_of(kind, scene.url) as limiter:
+            scene.proxy.fail(1, "ThrottlingException", operation="UpdateItem")
+            assert take(limiter, entity)
+            assert len(scene.shards(entity)) == 2
+            scene.proxy.forget()
+            lose(scene.proxy, "TransactWriteItems")
+            assert take(limiter, entity, 8)
+            assert scene.proxy.count("TransactWriteItems") == 2
+            assert scene.left(entity) == 1
+
     def test_looking_again_does_no_harm(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
@@ -260,53 +276,3 @@ class TestAway:
             assert take(limiter, entity)
             back.join()
             assert scene.left(entity) == 8
-
-
-@both_kinds
-class TestCascade:
-    """The child is written, and its parent is not."""
-
-    def test_the_child_is_given_back(self, kind: str, scene: Scene) -> None:
-        for fault in (
-            lambda: scene.proxy.fail(1, "InternalServerError", operation="UpdateItem"),
-            lambda: scene.proxy.refuse(1, operation="UpdateItem"),
-        ):
-            family = scene.family()
-            with limiter_of(kind, scene.url) as limiter:
-                assert take(limiter, family[0])
-                fault()
-                told(lambda child=family[0]: take(limiter, child, 2))
-            assert scene.left(*family) == [9, 9]
-
-    def test_what_was_lost_stays_lost(self, kind: str, scene: Scene) -> None:
-        """Of whom nothing is known, nothing is given back."""
-        family = scene.family()
-        with limiter_of(kind, scene.url) as limiter:
-            assert take(limiter, family[0])
-            scene.proxy.lose_replies(1, operation="UpdateItem")
-            told(lambda: take(limiter, family[0], 2))
-        assert sorted(scene.left(*family)) == [7, 9]
-
-    @pytest.mark.parametrize("timeout_seconds", [TIMEOUT_SECONDS, 60])
-    def test_throttled_without_end(self, kind: str, timeout_seconds: float, scene: Scene) -> None:
-        """Until the deadline, or until it gives up: then there is still time to give back."""
-        child, parent = scene.family()
-        with limiter_of(kind, scene.unsplit, store_timeout=timeout_seconds) as limiter:
-            assert patiently(lambda: take(limiter, child))
-            before = scene.left(child, parent)
-            throttle(scene.proxy, parent)
-            told(lambda: take(limiter, child, 2))
-            assert scene.left(child, parent) == before
-
-
-def throttle(proxy: Proxy, entity: str) -> None:
-    """Every write of an entity's buckets, and none of another's."""
-    really = proxy._handle
-
-    def handle(request: Any, pass_on: Any) -> Any:
-        if request.operation == "UpdateItem" and f"BUCKET#{entity}#" in request.body["Key"]["PK"]["S"]:
-            proxy.fail(1, "ThrottlingException")
-        return really(request, pass_on)
-
-    assert proxy._listener is not None
-    proxy._listener.handle = handle

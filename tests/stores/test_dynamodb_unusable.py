@@ -8,15 +8,17 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dynamodb_helpers import START_MS, new_table, request
+from dynamodb_helpers import START_MS, request
 from dynamodb_limiters import (
     FAR_TOO_LONG_SECONDS,
     TEN,
     Scene,
+    Table,
     both_kinds,
     limiter_of,
     new_entity,
@@ -36,13 +38,14 @@ MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
 
 
 @pytest.fixture(scope="module")
-def table(ministack: Engine, aws_credentials: str) -> str:
-    return new_table(ministack)
+def table(ministack: Engine, aws_credentials: str) -> Iterator[Table]:
+    with closing(Table(ministack)) as table:
+        yield table
 
 
 @pytest.fixture
-def scene(ministack: Engine, table: str) -> Iterator[Scene]:
-    with scene_on(ministack, table) as scene:
+def scene(table: Table) -> Iterator[Scene]:
+    with scene_on(table) as scene:
         yield scene
 
 
@@ -133,7 +136,7 @@ def test_no_index(kind: str, ministack: Engine, aws_credentials: str) -> None:
 )
 def test_no_permission(kind: str, code: str, scene: Scene) -> None:
     scene.proxy.fail(100_000, code, "not for you")
-    refused(kind, scene.url, f"table {scene.table!r}", "not for you", "headgate aws template")
+    refused(kind, scene.url, f"table {scene.table.name!r}", "not for you", "headgate aws template")
 
 
 @both_kinds
