@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -163,3 +164,21 @@ def patiently(call: Callable[[], Any]) -> Any:
         except RateLimiterUnavailable:
             if time.monotonic() > deadline:
                 raise
+
+
+def at_once(work: Sequence[Callable[[], None]]) -> None:
+    """Each in a thread of its own, and none may fail."""
+    errors = []
+
+    def attempt(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=attempt, args=[one]) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

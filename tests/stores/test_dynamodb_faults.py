@@ -15,6 +15,7 @@ from dynamodb_limiters import (
     TEN,
     Scene,
     Table,
+    at_once,
     both_kinds,
     fixed,
     limiter_of,
@@ -294,20 +295,3 @@ def throttle(proxy: Proxy, entity: str) -> None:
 
     assert proxy._listener is not None
     proxy._listener.handle = handle
-
-
-def at_once(work: list[Callable[[], None]]) -> None:
-    errors = []
-
-    def attempt(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=attempt, args=[one]) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []

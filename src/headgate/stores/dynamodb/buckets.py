@@ -186,7 +186,7 @@ def _merged(pool: Pool) -> tuple[Bucket, ...]:
     parts: dict[str, list[tuple[Ledger, Bucket]]] = {}
     for ledger in pool.ledgers:
         for name, state in (ledger.row or NEW).states.items():
-            parts.setdefault(name, []).append((ledger, bucket_of(state, ledger.now_ms)))
+            parts.setdefault(name, []).append((ledger, bucket_of(state, max(ledger.now_ms, state.at_ms))))
     merged = []
     for _, found in sorted(parts.items()):
         ledger, bucket = found[0]

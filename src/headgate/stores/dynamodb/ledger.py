@@ -38,6 +38,7 @@ class Ledger:
         self.now_ms = now_ms
         self.seen_at_ms = dict(seen_at_ms or {})  # of each limit, when it was last looked at
         self.fresh = self.trusted = self.throttled = False
+        self._times: dict[str, int] = {}
         self.begin()
 
     @property
@@ -69,10 +70,20 @@ class Ledger:
         name = part.limit.name
         found = self._buckets.get(name)
         if found is None:
-            now_ms = max(self.now_ms, self.seen_at_ms.get(name, 0))
-            found = self._buckets[name] = self._base.bucket(part, now_ms)
+            found = self._buckets[name] = self._base.bucket(part, self._time(name))
             self.seen_at_ms[name] = found.settled_at_ms
         return found
+
+    def _time(self, name: str) -> int:
+        """When a limit is decided on: now, or when it was last looked at or written. Once it has come from DynamoDB in
+        this call, it stays the same: those who write meanwhile do so later, and to run after them would have no end."""
+        time_ms = self._times.get(name)
+        if time_ms is None:
+            state = self._base.states.get(name)
+            time_ms = max(self.now_ms, self.seen_at_ms.get(name, 0), state.at_ms if state else 0)
+            if self.fresh:
+                self._times[name] = time_ms
+        return time_ms
 
     def _scaled(self, parts: Sequence[Part]) -> Sequence[Part]:
         shards = self.shards
@@ -103,6 +114,16 @@ class Ledger:
             bucket.reshape(part.limit, part.revision)
             self._changed.add(part.limit.name)
         return bucket
+
+    def differs(self, parts: Sequence[Part]) -> bool:
+        """Whether a request on this item brings a limit that is to replace the one there is."""
+        for part in parts:
+            bucket = copy(self._bucket(part))
+            if bucket.limit != part.limit:
+                bucket.reshape(part.limit, part.revision)
+                if bucket.limit == part.limit:
+                    return True
+        return False
 
     def force(self, part: Part, amount_milli: int) -> None:
         self.apply(Request(FORCE, (), ()), [part._replace(amount_milli=amount_milli)])

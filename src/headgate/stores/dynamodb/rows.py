@@ -52,7 +52,7 @@ class Row(NamedTuple):
     writes: int
 
     def bucket(self, part: Part, now_ms: int) -> Bucket:
-        """The bucket of a part, settled at a moment, or at that of its last write if it is later."""
+        """The bucket of a part, settled at a moment."""
         state = self.states.get(part.limit.name)
         if state is None:
             return Bucket.full(part.limit, now_ms, part.revision)
@@ -64,7 +64,6 @@ NEW = Row({}, 1, 0, 0)  # of an item that does not exist: everything is full
 
 def bucket_of(state: State, now_ms: int) -> Bucket:
     limit = state.limit
-    now_ms = max(now_ms, state.at_ms)
     missing = max(0, state.v - now_ms * limit.refill_milli)
     tokens, remainder = divmod(limit.capacity_milli * limit.period_ms - missing, limit.period_ms)
     return Bucket(limit, tokens, now_ms, remainder, state.blocked_until_ms, state.revision)

@@ -224,6 +224,8 @@ def _conclude(job: Job, written: Iterable[Ledger], news: dict[Ledger, News], wai
         return
     if not left.keys().isdisjoint(waited_for):
         return
+    if job.request.mode is not PEEK and any(ledger not in written and ledger.differs(left[ledger]) for ledger in left):
+        return  # the item was only looked at, and has another limit: the one that was brought has to be written
     if all(ledger.sure and (ledger not in written or news[ledger].done) for ledger in left):
         job.answer = _not_applied(job.request, left)
 
