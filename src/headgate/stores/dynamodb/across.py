@@ -73,7 +73,8 @@ class Pool:
         for ledger, has in sorted(zip(self.ledgers, there), key=lambda one: -one[1]):
             some = min(left, has)
             if some > 0:
-                ledger.force(part, some)
+                ledger.insists = ledger.insists or wait_ms > 0
+                ledger.move(part, some, FORCE if wait_ms else TAKE)
                 left -= some
 
     def force(self, part: Part) -> None:
@@ -81,7 +82,7 @@ class Pool:
         shares = [part.amount_milli // ledger.shards for ledger in self.ledgers]
         shares[0] += part.amount_milli - sum(shares)
         for ledger, share in zip(self.ledgers, shares):
-            ledger.force(part, share)
+            ledger.move(part, share)
 
 
 class Across:

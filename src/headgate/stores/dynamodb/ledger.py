@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from ...core.bucket import Bucket
-from ...core.decide import FORCE, TAKE, Answer, Part, Request, decide
+from ...core.decide import FORCE, TAKE, Answer, Mode, Part, Request, decide
 from ...core.limit import Limit
 from ...core.units import MAX_DEBT_MILLI
 from .forms import Form, ItemWrite, LimitWrite, Place
@@ -28,8 +28,8 @@ class _Sum:
 class Ledger:
     """What is believed of an item, and decided on that.
 
-    `fresh`: it comes from DynamoDB, in this call. `together`: it is to be written in a transaction. `throttled`: the
-    last write of it was too much for DynamoDB.
+    `fresh`: it comes from DynamoDB, in this call. `together`: it is to be written in a transaction. `insists`: only if
+    it is what is believed, to the last digit. `throttled`: the last write of it was too much for DynamoDB.
     """
 
     def __init__(self, place: Place, row: Row | None, now_ms: int, seen_at_ms: Mapping[str, int] | None = None) -> None:
@@ -59,7 +59,7 @@ class Ledger:
         """A new round, on what is believed now."""
         self._sums: dict[str, _Sum] = {}
         self._changed: set[str] = set()  # by more than amounts: in their limit, or by a penalty
-        self.together = self.must_look = self.would_look = self.held = False
+        self.together = self.insists = self.must_look = self.would_look = self.held = False
         self._start_from(self.row)
 
     def _start_from(self, row: Row | None) -> None:
@@ -125,8 +125,8 @@ class Ledger:
                     return True
         return False
 
-    def force(self, part: Part, amount_milli: int) -> None:
-        self.apply(Request(FORCE, (), ()), [part._replace(amount_milli=amount_milli)])
+    def move(self, part: Part, amount_milli: int, mode: Mode = FORCE) -> None:
+        self.apply(Request(mode, (), ()), [part._replace(amount_milli=amount_milli)])
 
     def _note(self, part: Part, limit: Limit, request: Request) -> None:
         if request.mode not in (TAKE, FORCE):
@@ -178,7 +178,7 @@ class Ledger:
         return ItemWrite(self.place, self.row, self.now_ms, full_at_ms, limits)
 
     def written(self, write: ItemWrite) -> Row:
-        """The item after a write that replaced what was known."""
+        """The item after a write, if nobody else has written to it."""
         row = self.row or NEW
         states = dict(row.states)
         for limit in write.limits:
@@ -186,6 +186,11 @@ class Ledger:
             consumed_milli = limit.consumed_milli
             if limit.name in states:
                 consumed_milli += states[limit.name].consumed_milli
+            if limit.form in (Form.BUSY, Form.GIVE, Form.IDLE):
+                before = states[limit.name]
+                v = limit.v if limit.form is Form.IDLE else before.v + limit.v
+                states[limit.name] = before._replace(v=v, at_ms=limit.at_ms, consumed_milli=consumed_milli)
+                continue
             blocked = bucket.blocked_until_ms if "!" in limit.written else 0
             states[limit.name] = State(
                 bucket.limit, limit.v, limit.at_ms, limit.revision, limit.written, blocked, consumed_milli
@@ -213,7 +218,7 @@ class Ledger:
     def _commutes(self, state: State, bucket: Bucket) -> bool:
         """Whether only amounts have changed, so that the write need not insist on what V was."""
         return (
-            not self.together
+            not self.insists
             and bucket.tokens_milli > -MAX_DEBT_MILLI
             and bucket.limit.name in self._sums
             and bucket.limit.name not in self._changed

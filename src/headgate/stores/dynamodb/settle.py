@@ -188,6 +188,7 @@ def _decide(job: Job) -> None:
         job.applied = True
         for ledger in left:
             ledger.together = ledger.together or job.slow
+            ledger.insists = ledger.insists or job.slow
     else:
         for ledger in left:
             ledger.would_look = True

@@ -136,7 +136,7 @@ class _Transaction(NamedTuple):
         if isinstance(outcome, Failed):
             reasons = outcome.reasons or [outcome] * len(self.writes)
             return {ledger: _news(reason) for ledger, reason in zip(self.writes, reasons)}
-        # What was replaced is known to have been what it was believed to be.
+        # A transaction does not tell what the items are now: as believed, or a little emptier.
         return {ledger: News(ledger.written(write), done=True) for ledger, write in self.writes.items()}
 
 
