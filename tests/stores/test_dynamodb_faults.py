@@ -215,6 +215,24 @@ class TestConflicts:
             assert not take(limiter, entity, 1, limit)
             assert scene.proxy.count("UpdateItem") <= 3
 
+    def test_a_large_one_among_small_ones(self, kind: str, scene: Scene) -> None:
+        """It is for all shards, and whenever it comes to be written others have taken of each."""
+        entity, limit = new_entity(), fixed(1000)
+        with limiter_of(kind, scene.url) as limiter:
+            scene.proxy.fail(1, THROTTLED[0], operation="UpdateItem")
+            assert take(limiter, entity, 1, limit)
+            assert len(scene.shards(entity)) == 2
+
+            def be_faster(request: Request) -> None:
+                for _ in range(10):
+                    assert take(scene.direct, entity, 1, limit)
+
+            scene.proxy.forget()
+            scene.proxy.before(be_faster, 100, operation="TransactWriteItems")
+            assert take(limiter, entity, 600, limit)
+            assert scene.proxy.count("TransactWriteItems") == 2
+            assert scene.left(entity, limit=limit) == 1000 - 1 - 600 - 20
+
     def test_a_storm_of_changed_limits(self, kind: str, scene: Scene) -> None:
         """Each insists on a limit of its own: that does not commute, and still everyone is answered."""
         entity = new_entity()

@@ -66,12 +66,14 @@ class Pool:
             return min(0, sum(self._there(buckets, 0)))
         return sum(self._there(buckets, 0))
 
-    def take(self, part: Part, wait_ms: int) -> None:
-        """Of as few shards as can be: those that have the most."""
+    def take(self, part: Part, wait_ms: int, *, evenly: bool) -> None:
+        """Of as few shards as can be: those that have the most. Or `evenly`, which leaves in each something for those
+        who take of it meanwhile."""
         there = self._there(self.buckets(part), wait_ms)
         left = part.amount_milli
+        total = sum(has for has in there if has > 0)
         for ledger, has in sorted(zip(self.ledgers, there), key=lambda one: -one[1]):
-            some = min(left, has)
+            some = min(left, -(-part.amount_milli * has // total) if evenly else has)
             if some > 0:
                 ledger.insists = ledger.insists or wait_ms > 0
                 ledger.move(part, some, FORCE if wait_ms else TAKE)
@@ -94,7 +96,7 @@ class Across:
     def settle_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer]:
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
-            answer = _decide(request, pools)
+            answer = _decide(request, pools, evenly=turn > 0)
             ledgers = [ledger for pool in pools for ledger in pool.ledgers]
             writes = {ledger: write for ledger in ledgers if (write := ledger.write())}
             news = yield from self._writer.round_plan(writes, [])
@@ -138,7 +140,7 @@ class Across:
         return ledger
 
 
-def _decide(request: Request, pools: Sequence[Pool]) -> Answer:
+def _decide(request: Request, pools: Sequence[Pool], *, evenly: bool) -> Answer:
     waits = [pools[part.level].wait_ms(part) for part in request.parts]
     longest = None if None in waits else max((wait or 0 for wait in waits), default=0)
     allowed = request.mode is not TAKE or (longest is not None and longest <= request.max_wait_ms)
@@ -146,7 +148,7 @@ def _decide(request: Request, pools: Sequence[Pool]) -> Answer:
         for part, wait_ms in zip(request.parts, waits):
             pool = pools[part.level]
             if request.mode is TAKE:
-                pool.take(part, wait_ms or 0)
+                pool.take(part, wait_ms or 0, evenly=evenly)
             elif request.mode is FORCE:
                 pool.force(part)
             elif request.mode is PENALIZE:
