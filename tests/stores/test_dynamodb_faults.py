@@ -1,10 +1,9 @@
-"""DynamoDB is overloaded, or others are faster: whoever passes is counted once, and everybody is answered."""
+"""DynamoDB is overloaded, or in conflict with itself: whoever passes is counted once, and everybody is answered."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,9 +14,7 @@ from dynamodb_limiters import (
     TEN,
     Scene,
     Table,
-    at_once,
     both_kinds,
-    fixed,
     limiter_of,
     new_entity,
     patiently,
@@ -27,10 +24,9 @@ from dynamodb_limiters import (
     told,
 )
 
-from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
+from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import TAKE
-from headgate.testing import ManualClock
-from headgate.testing.servers.dynamodb import Engine, Proxy, Request
+from headgate.testing.servers.dynamodb import Engine, Proxy
 
 THROTTLED = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
 CONFLICTS = ["TransactionConflictException", "ConditionalCheckFailedException"]
@@ -176,79 +172,6 @@ class TestConflicts:
             scene.proxy.cancel(2, *reasons)
             assert take(limiter, family[0])
         assert scene.left(*family) == [9, 9]
-
-    def test_a_storm(self, kind: str, scene: Scene) -> None:
-        """Limiters that know nothing of each other, close to the limit: as many pass as can, and all are answered."""
-        entity, limit = new_entity(), fixed(40)
-        admitted: list[bool] = []
-
-        def hammer() -> None:
-            with limiter_of(kind, scene.url, store_timeout=60) as limiter:
-                take(limiter, new_entity("warm"), limit=limit)
-                start.wait()
-                for _ in range(12):
-                    admitted.append(bool(take(limiter, entity, limit=limit)))
-
-        start = threading.Barrier(6)
-        at_once([hammer] * 6)
-        assert sum(admitted) == 40
-        assert scene.left(entity, limit=limit) == 0
-        assert scene.proxy.count("UpdateItem") < 40 + 6 * 6, "nobody is in another's way but at the limit"
-
-    def test_others_are_always_faster(self, kind: str, scene: Scene) -> None:
-        """Whenever a write arrives another has been there, later by its clock, and left one: who runs after them never
-        gets there, and so is answered as of when it first knew."""
-        entity, limit = new_entity(), Limit.per_second("n", 10)
-        clock, theirs = ManualClock(), ManualClock()
-        with (
-            limiter_of(kind, scene.url, clock=clock) as limiter,
-            SyncRateLimiter(scene.table.url, clock=theirs, store_timeout=20) as other,
-        ):
-
-            def be_faster(request: Request) -> None:
-                theirs.advance(0.5)
-                assert take(other, entity, other.available(entity, "r", [limit])["n"] - 1, limit)
-
-            assert take(limiter, entity, 9, limit)
-            scene.proxy.forget()
-            scene.proxy.before(be_faster, 100, operation="UpdateItem")
-            assert not take(limiter, entity, 1, limit)
-            assert scene.proxy.count("UpdateItem") <= 3
-
-    def test_a_large_one_among_small_ones(self, kind: str, scene: Scene) -> None:
-        """It is for all shards, and whenever it comes to be written others have taken of each."""
-        entity, limit = new_entity(), fixed(1000)
-        with limiter_of(kind, scene.url) as limiter:
-            scene.proxy.fail(1, THROTTLED[0], operation="UpdateItem")
-            assert take(limiter, entity, 1, limit)
-            assert len(scene.shards(entity)) == 2
-
-            def be_faster(request: Request) -> None:
-                for _ in range(10):
-                    assert take(scene.direct, entity, 1, limit)
-
-            scene.proxy.forget()
-            scene.proxy.before(be_faster, 100, operation="TransactWriteItems")
-            assert take(limiter, entity, 600, limit)
-            assert scene.proxy.count("TransactWriteItems") == 2
-            assert scene.left(entity, limit=limit) == 1000 - 1 - 600 - 20
-
-    def test_a_storm_of_changed_limits(self, kind: str, scene: Scene) -> None:
-        """Each insists on a limit of its own: that does not commute, and still everyone is answered."""
-        entity = new_entity()
-        start = threading.Barrier(3)
-
-        def hammer_with(limit: Limit) -> Callable[[], None]:
-            def hammer() -> None:
-                with limiter_of(kind, scene.url, store_timeout=60) as limiter:
-                    start.wait()
-                    for _ in range(12):
-                        assert take(limiter, entity, limit=limit)
-
-            return hammer
-
-        at_once([hammer_with(Limit.custom("n", 1000, 0.001 * (1 + number), 366 * 86_400)) for number in range(3)])
-        assert scene.left(entity) == 1000 - 36
 
 
 @both_kinds
