@@ -249,14 +249,33 @@ def test_buckets_are_shown_until_they_are_full(cli: Cli) -> None:
     assert cli.json("buckets", "nobody") == []
 
 
+def test_slots_in_the_shell(cli: Cli) -> None:
+    cli("limits", "set", "openai", "parallel=2 concurrent ttl 90s", "rpm=500/minute", "--resource", "gpt-4o")
+    limits = cli.json("limits", "get", "openai", "--resource", "gpt-4o")["limits"]
+    assert [limit["limit"] for limit in limits] == ["2 concurrent ttl 90s", "500/minute"]
+    wish = ["openai", "gpt-4o", "--consume", "parallel=1", "--consume", "rpm=1"]
+    assert cli("check", *wish).stdout.startswith("allowed: openai on gpt-4o\n")
+    with cli.limiter() as limiter, limiter.slot("openai#gpt-4o", {"parallel": 2}):
+        (slots,) = [one for one in cli.json("buckets", "openai") if one["limit_name"] == "parallel"]
+        assert (slots["available"], slots["capacity"], slots["limit"]) == (0, 2, "2 concurrent ttl 90s")
+        assert "refused" in cli("check", *wish, code=1).stdout
+    assert cli.json("check", *wish)["allowed"], "it came back, from here and from the shell"
+
+
 # reconcile
 
 
-def test_reconcile_clears_away_what_is_not_needed(cli: Cli) -> None:
+COUNTS = ["buckets", "leases", "records", "restored"]
+
+
+def test_reconcile_lets_go_of_what_the_dead_hold_and_of_what_is_not_needed(cli: Cli) -> None:
     with cli.limiter() as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 1}, [Limit.custom("rpm", 1, 1, 0.001)])
-    assert sorted(cli.json("reconcile")) == ["buckets", "records"]
-    assert cli("reconcile").stdout == "cleared away: 0 buckets, 0 records\n"
+        limiter.try_acquire("acme", "gpu", {"parallel": 1}, [Limit.concurrent("parallel", 1, ttl=0.001)])
+    found = cli.json("reconcile")
+    assert sorted(found) == COUNTS
+    assert found["leases"] == 1
+    assert cli("reconcile").stdout == "put right: leases 0, restored 0, buckets 0, records 0\n"
 
 
 def test_reconcile_again_and_again_until_interrupted(cli: Cli) -> None:
@@ -271,7 +290,7 @@ def test_reconcile_again_and_again_until_interrupted(cli: Cli) -> None:
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-    assert [sorted(json.loads(line)) for line in lines] == [["buckets", "records"]] * 2
+    assert [sorted(json.loads(line)) for line in lines] == [COUNTS] * 2
 
 
 # The environment

@@ -170,7 +170,7 @@ def test_one_that_fails_does_not_hold_up_the_others_and_is_not_hidden(
         if limiter.namespace == "blue":
             raise RateLimiterUnavailable("not now")
         done.append(limiter.namespace)
-        return Reconciled(0, 0)
+        return Reconciled(0, 0, 0, 0)
 
     environment.setattr(SyncRateLimiter, "reconcile", reconcile)
     with pytest.raises(HeadgateError, match="1 of 2 namespaces"):

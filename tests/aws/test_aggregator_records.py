@@ -25,6 +25,7 @@ from headgate.aws.aggregator.windows import (
     window_start,
 )
 from headgate.core.errors import ValidationError
+from headgate.stores.dynamodb import keys
 from headgate.stores.dynamodb.attributes import values_of
 
 
@@ -54,6 +55,13 @@ def test_an_insert_counts_whole_and_a_change_by_its_difference() -> None:
 
 def test_a_limit_that_leaves_the_item_gives_nothing_back() -> None:
     assert change(bucket_record(1, bucket_image({"rpm": 5}), bucket_image({"rpm": 4, "tpm": 9}))).deltas == {"rpm": 1}
+
+
+def test_slots_are_no_usage() -> None:
+    """They are beside the buckets, and come back."""
+    record = bucket_record(1, bucket_image({"rpm": 5}))
+    record["dynamodb"]["Keys"]["SK"] = {"S": keys.SLOTS}
+    assert read_record(record) is None
 
 
 @pytest.mark.parametrize("limit", ["a_b.c-d", "x_tc", "tc", "x_tc_", "b_"])

@@ -29,6 +29,10 @@ from headgate import Limit, LimitStatus, RateLimitExceeded, ValidationError
         ("3/min", Limit.per_minute("x", 3)),
         ("3/m", Limit.per_minute("x", 3)),
         ("3/2days", Limit.custom("x", 3, 3, 172_800)),
+        ("10 concurrent", Limit.concurrent("x", 10)),
+        ("10 concurrent ttl 90s", Limit.concurrent("x", 10, ttl=90)),
+        (" 1_000  Concurrent  TTL 1.5 hours ", Limit.concurrent("x", 1000, ttl=5400)),
+        ("1 concurrent ttl 250ms", Limit.concurrent("x", 1, ttl=0.25)),
     ],
 )
 def test_parse(spec: str, expected: Limit) -> None:
@@ -37,7 +41,28 @@ def test_parse(spec: str, expected: Limit) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "10", "/minute", "10/", "ten/minute", "10/fortnight", "-1/minute", "10/minute burst", "1e3/day", None, 5],
+    [
+        "",
+        "10",
+        "/minute",
+        "10/",
+        "ten/minute",
+        "10/fortnight",
+        "-1/minute",
+        "10/minute burst",
+        "1e3/day",
+        None,
+        5,
+        "concurrent",
+        "1.5 concurrent",
+        "-1 concurrent",
+        "10 concurrent ttl",
+        "10 concurrent ttl 5",
+        "10 concurrents",
+        "10 concurrent ttl 5 fortnights",
+        "10 concurrent 5s",
+        "10/minute concurrent",
+    ],
 )
 def test_what_cannot_be_parsed(spec: Any) -> None:
     with pytest.raises(ValidationError, match="100/minute") as caught:
@@ -45,12 +70,12 @@ def test_what_cannot_be_parsed(spec: Any) -> None:
     assert repr(spec) in str(caught.value)
 
 
-limits = st.builds(
-    Limit.from_stored,
-    st.just("x"),
-    st.integers(1, 10**15),
-    st.integers(1, 10**15),
-    st.one_of(st.integers(1, 366 * 86_400_000), st.sampled_from([1, 1000, 60_000, 3_600_000, 86_400_000, 604_800_000])),
+periods_ms = st.one_of(
+    st.integers(1, 366 * 86_400_000), st.sampled_from([1, 1000, 60_000, 3_600_000, 86_400_000, 604_800_000])
+)
+limits = st.one_of(
+    st.builds(Limit.from_stored, st.just("x"), st.integers(1, 10**15), st.integers(1, 10**15), periods_ms),
+    st.builds(Limit.concurrent, st.just("x"), st.integers(1, 10**12), periods_ms.map(lambda ms: Decimal(ms) / 1000)),
 )
 
 
@@ -80,20 +105,48 @@ def test_periods_out_of_range(value: Any) -> None:
         Limit("x", 1, 1, value)
 
 
+@pytest.mark.parametrize("slots", [0, -1, 1.5, 0.001, float("nan"), 10**12 + 1, "5", None, True])
+def test_slots_out_of_range(slots: Any) -> None:
+    with pytest.raises(ValidationError, match="slots of limit 'x'") as caught:
+        Limit.concurrent("x", slots)
+    assert repr(slots) in str(caught.value)
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("inf"), 0.0005, 366 * 86_400 + 1, "1", None])
+def test_times_to_live_out_of_range(ttl: Any) -> None:
+    with pytest.raises(ValidationError, match="ttl of limit 'x'"):
+        Limit.concurrent("x", 1, ttl)
+
+
+def test_a_concurrent_limit_is_of_another_kind() -> None:
+    limit = Limit.concurrent("x", 10)
+    assert (limit.is_concurrent, limit.capacity, limit.refill_period_seconds) == (True, 10, 60)
+    assert not Limit.per_minute("x", 10).is_concurrent
+    assert limit.as_dict() == {"name": "x", "slots": 10, "ttl_seconds": 60}
+    assert len({limit, Limit.concurrent("x", 10, ttl=59), Limit.concurrent("y", 10), Limit.per_minute("x", 10)}) == 4
+    with pytest.raises(ValidationError, match="refill_amount"):
+        Limit("x", 10, 0, 60)
+
+
 def test_the_ends_of_the_range_are_in() -> None:
+    assert Limit.concurrent("x", 10**12, 366 * 86_400).capacity == 10**12
+    assert Limit.concurrent("x", 1, 0.001).refill_period_seconds == 0.001
     assert Limit("x", 0.001, 0.001, 0.001).capacity == 0.001
     assert Limit("x", 10**12, 10**12, 366 * 86_400).refill_period_seconds == 366 * 86_400
 
 
-@pytest.mark.parametrize("name", ["", "1x", "a" * 65, "a b", "a#b", "a/b", "ä", "a\n", None])
+@pytest.mark.parametrize("name", ["", "1x", "a" * 65, "a b", "a#b", "a/b", "ä", "a\n", "_lease", None])
 def test_bad_names(name: Any) -> None:
-    with pytest.raises(ValidationError, match="limit name"):
-        Limit.per_minute(name, 1)
+    for make in (Limit.per_minute, Limit.concurrent):
+        with pytest.raises(ValidationError, match="limit name"):
+            make(name, 1)
 
 
 def test_a_limit_lacking_a_field() -> None:
     with pytest.raises(ValidationError, match="refill_amount"):
         Limit.from_dict({"name": "x", "capacity": 1})
+    with pytest.raises(ValidationError, match="ttl_seconds"):
+        Limit.from_dict({"name": "x", "slots": 1})
 
 
 def test_a_refusal_survives_pickle() -> None:

@@ -53,7 +53,9 @@ class Journal(logging.Handler):
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._failed_rollbacks.update(record.args or ())
+        if record.msg.startswith("lease %s could not be rolled back"):
+            assert isinstance(record.args, tuple)
+            self._failed_rollbacks.add(record.args[0])
 
     def rolled_back(self, lease: Lease) -> bool:
         return lease.id not in self._failed_rollbacks

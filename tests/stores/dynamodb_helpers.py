@@ -41,6 +41,11 @@ def request(limit: Limit, amount: int, mode: Mode = TAKE, *keys: str, max_wait_m
     return Request(mode, keys, parts, max_wait_ms)
 
 
+def hold(limit: Limit, key: str, lease_id: str, amount: int = 1, mode: Mode = TAKE) -> Request:
+    """Of slots, for a lease."""
+    return Request(mode, (key,), (Part(0, limit, amount * 1000),), lease_id=lease_id)
+
+
 def available(store: Any, limit: Limit, now_ms: int = START_MS, key: str = "n/e#r") -> int:
     """In millitokens."""
     (answer,) = store.settle([request(limit, 0, PEEK, key)], now_ms)

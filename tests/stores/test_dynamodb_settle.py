@@ -13,7 +13,7 @@ from dynamodb_helpers import START_MS, new_table, opened, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.core.decide import FORCE, PEEK, PENALIZE, TAKE, Answer, Part, Request
+from headgate.core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Part, Request
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb import blocking
 from headgate.stores.dynamodb.exchange import Failed, Send
@@ -75,7 +75,7 @@ amounts = st.one_of(st.integers(1, 30_000), st.integers(1, 10**15))
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Any, ...]:
-    mode = draw(st.sampled_from([TAKE, TAKE, TAKE, FORCE, PEEK, PENALIZE]))
+    mode = draw(st.sampled_from([TAKE, TAKE, TAKE, FORCE, PEEK, PENALIZE, LOWER]))
     levels = draw(st.sampled_from([[0], [1], [0, 1], [2, 1, 0]]))
     named = draw(st.sampled_from([["x"], ["y"], ["x", "y"]]))
     amount = draw(st.integers(-30_000, 30_000) if mode is FORCE else amounts)
@@ -98,6 +98,77 @@ def test_every_batch_is_answered_like_by_the_memory_store(store: Any, first: Any
         now_ms += step_ms
         batch = [_request(keys, known, *one) for one in described]
         assert _plain(store.settle(batch, now_ms)) == _plain(memory.settle(batch, now_ms))
+
+
+# With slots: s and t are of slots. If limits turn into the other kind, z is of tokens under one and of slots under the
+# other. It is not looked at, and clocks do not step back then: the memory store takes even a look for a change of kind,
+# and forgets the time with the rest.
+
+
+@st.composite
+def slot_requests(draw: st.DrawFn) -> tuple[Any, ...]:
+    mode = draw(st.sampled_from([TAKE, TAKE, TAKE, FORCE, FORCE, RENEW, RENEW, PEEK, PENALIZE, LOWER]))
+    levels = draw(st.sampled_from([[0], [0], [1], [0, 1]]))
+    named = draw(st.lists(st.sampled_from("ssstxz"), min_size=1, max_size=3, unique=True))
+    tokens = draw(st.integers(-30_000, 30_000) if mode is FORCE else amounts)
+    held = draw(st.sampled_from([1000, 1000, 1000, 2000, 3000, 500, 0]))
+    revision = draw(st.sampled_from([0, 0, 1]))
+    wait = draw(st.sampled_from([0, 0, 1000, 10**6]))
+    lease_id = draw(st.sampled_from("abcd"))
+    changed, block_ms = draw(st.booleans()), draw(st.sampled_from([0, 0, 500]))
+    if mode is FORCE and draw(st.sampled_from([True, True, False])):
+        held = -held
+    return mode, levels, named, tokens, held, revision, wait, lease_id, changed, block_ms
+
+
+slot_shapes = st.tuples(st.integers(1, 4).map(lambda slots: slots * 1000), st.just(0), st.integers(1, 3000))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    first=st.tuples(slot_shapes, slot_shapes, shapes, shapes),
+    second=st.tuples(slot_shapes, slot_shapes, shapes, slot_shapes),
+    batches=st.lists(st.tuples(st.integers(-500, 2000), st.lists(slot_requests(), min_size=1, max_size=6)), max_size=8),
+    turning=st.booleans(),
+)
+def test_every_batch_with_slots_too(store: Any, first: Any, second: Any, batches: Any, turning: bool) -> None:
+    known = [{name: Limit.from_stored(name, *shape) for name, shape in zip("stxz", each)} for each in (first, second)]
+    number, memory, now_ms = next(_entities), MemoryStore(), START_MS
+    keys = [f"n/s{number}-{level}#r" for level in range(2)]
+    for step_ms, described in batches:
+        now_ms += abs(step_ms) if turning else step_ms
+        found = [_slot_request(keys, known, turning, *one) for one in described]
+        batch = [one for one in found if one.parts]
+        assert _plain(store.settle(batch, now_ms)) == _plain(memory.settle(batch, now_ms))
+    for key in keys:
+        rows = [one.list_buckets("n", key[2:-2], "r", None, now_ms + 4000) for one in (store, memory)]
+        assert _used(rows[0]) == _used(rows[1])
+
+
+def _slot_request(
+    keys: list[str], known: Any, turning: bool, mode: Any, levels: Any, named: Any, tokens: int, held: int,
+    revision: int, wait: int, lease_id: str, changed: bool, block_ms: int,
+) -> Request:  # fmt: skip
+    of = known[changed if revision == 0 else 0]
+    if not turning or mode is PEEK or not (of["z"].is_concurrent or mode in (FORCE, PENALIZE)):
+        named = [name for name in named if name != "z"]
+    parts = tuple(
+        Part(place, of[name], held if of[name].is_concurrent else tokens, revision)
+        for place, _ in enumerate(levels)
+        for name in named
+    )
+    keep = 1000 if block_ms or mode is not PENALIZE else 333
+    return Request(mode, tuple(keys[level] for level in levels), parts, wait, block_ms, keep, lease_id)
+
+
+def _used(page: Any) -> list[Any]:
+    """What is not full, or not free: the rest may have been forgotten."""
+    return [
+        (state.limit, state.available_milli(), getattr(state, "holders", None))
+        for row in page
+        for state in row.buckets
+        if state.full_at_ms() > state.settled_at_ms
+    ]
 
 
 def _request(

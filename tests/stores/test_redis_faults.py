@@ -74,6 +74,7 @@ class TestKilled:
             with pytest.raises(RateLimiterUnavailable):
                 limiter.try_acquire("e", "r", {"n": 1}, [TEN], on_unavailable="block")
             lasting_server.start()
+            patiently(limiter.ping)  # the breaker waits a moment before it tries again
             assert not limiter.try_acquire("e", "r", {"n": 1}, [TEN]).degraded
             assert limiter.available("e", "r", [TEN]) == {"n": 8}
 
@@ -126,6 +127,7 @@ class TestPaused:
             resume = stop(own_redis_server)
             assert all(decision.degraded for decision in limiter.together(takes))
             resume()
+            patiently(limiter.ping)  # the breaker waits a moment before it tries again
             answered = 0
             for _ in range(5):
                 for limit, decision in zip(limits.values(), limiter.together(takes)):

@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit
-from headgate.core.bucket import Bucket
-from headgate.core.decide import Answer, Mode, Part, Request, decide
+from headgate.core.decide import Answer, Mode, Part, Request, State, decide, state_of
 from headgate.core.names import bucket_key, parse_bucket_key
+from headgate.core.slots import Slots
 from headgate.core.units import MAX_AMOUNT, MAX_PERIOD_MS, MILLI
 from headgate.stores import Store, open_store
+from headgate.stores.memory import MemoryStore
 from headgate.testing.servers.redis import RedisServer
 
 START = 1_700_000_000_000
@@ -39,55 +40,88 @@ steps_ms = st.one_of(
 )
 limits = st.builds(Limit.from_stored, st.sampled_from("xyz"), milli, milli, periods_ms)
 
+# Slots are few and times are short, so that they are all taken, and run out.
+few_slots = st.one_of(st.integers(1, 4).map(lambda slots: slots * MILLI), st.sampled_from([LARGEST]))
+ttls_ms = st.one_of(st.sampled_from([1, 100, 5000, 60_000]), st.integers(1, 10_000), st.just(MAX_PERIOD_MS))
+some_slots_milli = st.one_of(
+    st.sampled_from([0, 1, 1, 1, 1, 2, 3]).map(lambda slots: slots * MILLI),
+    st.sampled_from([1, 500, 1500, LARGEST, MAX_AMOUNT * MILLI]),
+)
+lease_ids = st.sampled_from(["l1", "l2", "l3", ""])
+short_steps_ms = st.sampled_from([0, 0, 1, 400, 999, 1000, 1000, 2500, -300])
+
+
+def concurrent(names: str) -> st.SearchStrategy[Limit]:
+    return st.builds(Limit.from_stored, st.sampled_from(names), few_slots, st.just(0), ttls_ms)
+
+
+MODES = [Mode.TAKE] * 4 + [mode for mode in Mode if mode is not Mode.TAKE]
+
 
 @st.composite
-def requests(draw: st.DrawFn, pool: list[Limit]) -> Request:
-    mode = draw(st.sampled_from([Mode.TAKE, Mode.TAKE, Mode.TAKE, Mode.FORCE, Mode.PEEK, Mode.PENALIZE]))
+def requests(draw: st.DrawFn, pool: list[Limit], leases: st.SearchStrategy[str]) -> Request:
+    mode = draw(st.sampled_from(MODES))
     keys = tuple(draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)))
     parts = []
     for level in range(len(keys)):
         chosen = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3, unique_by=lambda limit: limit.name))
         for limit in chosen:
-            amount = draw(amounts_milli)
+            amount = draw(some_slots_milli if limit.is_concurrent else amounts_milli)
             if mode is Mode.FORCE and draw(st.booleans()):
                 amount = -amount
             parts.append(Part(level, limit, amount, draw(st.integers(0, 3))))
     block_ms, keep_milli = draw(st.sampled_from([0, 0, 1, 5000, DAY])), draw(st.sampled_from([MILLI, 0, 1, 333, 999]))
-    return Request(mode, keys, tuple(parts), draw(waits_ms), block_ms, keep_milli)
+    return Request(mode, keys, tuple(parts), draw(waits_ms), block_ms, keep_milli, draw(leases))
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[tuple[int, list[Request]]]:
+def histories(
+    draw: st.DrawFn,
+    limits: st.SearchStrategy[Limit] = limits,
+    leases: st.SearchStrategy[str] = lease_ids,
+    steps_ms: st.SearchStrategy[int] = steps_ms,
+) -> list[tuple[int, list[Request]]]:
     pool = draw(st.lists(limits, min_size=1, max_size=4))
     history = []
     for _ in range(draw(st.integers(1, 6))):
-        batch = draw(st.lists(requests(pool), min_size=1, max_size=3))
+        batch = draw(st.lists(requests(pool, leases), min_size=1, max_size=3))
         repeated = [request for request in batch for _ in range(draw(st.sampled_from([1, 1, 2, 5])))]
         history.append((draw(steps_ms), repeated))
     return history
 
 
 class Reference:
-    """Buckets in a dict, and core."""
+    """Buckets and slots in a dict, and core."""
 
     def __init__(self) -> None:
-        self.buckets: dict[tuple[str, str], Bucket] = {}
+        self.states: dict[tuple[str, str], State] = {}
 
     def settle(self, batch: list[Request], now_ms: int) -> list[Answer]:
         answers = [decide(request, self._found(request, now_ms), now_ms) for request in batch]
         touched = {request.keys[part.level] for request in batch for part in request.parts}
-        for place, bucket in list(self.buckets.items()):
+        for place, state in list(self.states.items()):
             # A row that is written again leaves out what has been full for long.
-            if place[0] in touched and bucket.full_at_ms() <= now_ms - INJECTED_CLOCK_MARGIN_MS:
-                del self.buckets[place]
+            if place[0] in touched and state.full_at_ms() <= now_ms - INJECTED_CLOCK_MARGIN_MS:
+                del self.states[place]
         return answers
 
-    def _found(self, request: Request, now_ms: int) -> list[Bucket]:
+    def _found(self, request: Request, now_ms: int) -> list[State]:
         found = []
-        for level, limit, _, revision in request.parts:
-            full = Bucket.full(limit, now_ms, revision)
-            found.append(self.buckets.setdefault((request.keys[level], limit.name), full))
+        for part in request.parts:
+            state = self._state(request, part, now_ms)
+            if isinstance(state, Slots):
+                state.lease_id = request.lease_id
+            found.append(state)
         return found
+
+    def _state(self, request: Request, part: Part, now_ms: int) -> State:
+        place, anew = (request.keys[part.level], part.limit.name), state_of(part, now_ms)
+        state = self.states.setdefault(place, anew)
+        if type(state) is type(anew):
+            return state
+        if request.mode is not Mode.PEEK:  # which changes nothing
+            self.states[place] = anew
+        return anew
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +143,38 @@ def shown(answer: Answer) -> tuple[object, ...]:
     return answer.allowed, answer.wait_ms, list(answer.levels)
 
 
-def state(bucket: Bucket) -> tuple[object, ...]:
-    limit = bucket.limit
-    return (
-        (limit.name, limit.capacity_milli, limit.refill_milli, limit.period_ms),
-        (bucket.tokens_milli, bucket.settled_at_ms, bucket.remainder, bucket.blocked_until_ms, bucket.revision),
-    )
+def told(state: State) -> tuple[object, ...]:
+    limit = state.limit
+    shape = (limit.name, limit.capacity_milli, limit.refill_milli, limit.period_ms)
+    common = (state.settled_at_ms, state.blocked_until_ms, state.revision)
+    if isinstance(state, Slots):
+        return shape, common, state.holders, state.held_milli
+    return shape, common, state.tokens_milli, state.remainder
 
 
-def stored(store: Store, key: str, limit_name: str) -> Bucket:
+def stored(store: Store, key: str, limit_name: str) -> State:
     """As it lies there: looked up in its row, settled by nobody."""
     namespace, entity_id, resource = parse_bucket_key(key)
     (row,) = store.list_buckets(namespace, entity_id, resource, None, 0)
-    (bucket,) = (bucket for bucket in row.buckets if bucket.limit.name == limit_name)
-    return bucket
+    (state,) = (state for state in row.buckets if state.limit.name == limit_name)
+    return state
+
+
+def within(namespace: str, batch: list[Request]) -> list[Request]:
+    return [request._replace(keys=tuple(bucket_key(namespace, key, "r") for key in request.keys)) for request in batch]
+
+
+def all_expire(server: RedisServer, namespace: str) -> bool:
+    with server.client() as client:
+        client.select(15)
+        keys = client.keys(f"headgate:{{{namespace}}}:*")
+        return bool(keys) and all(client.pttl(key) > 0 for key in keys)
 
 
 X = Limit.from_stored("x", LARGEST, 1, MAX_PERIOD_MS)
+A_SEVENTH = Limit.from_stored("x", 10, 1, 7)
+EMPTYING = Request(Mode.FORCE, ("a",), (Part(0, A_SEVENTH, 10),))
+LOWERING = Request(Mode.LOWER, ("a",), (Part(0, A_SEVENTH, 0),))
 OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, DAY), 9 * LARGEST),))
 
 
@@ -134,17 +183,85 @@ OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LAR
 @example(
     [(0, [Request(Mode.TAKE, ("a",), (Part(0, X, LARGEST),))]), (7, [Request(Mode.PEEK, ("a",), (Part(0, X, 1),))])]
 )
+@example([(0, [EMPTYING]), (5, [LOWERING]), (0, [LOWERING]), (9, [EMPTYING])])
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_history_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
+    check_equals_core(store, history)
+
+
+def check_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> str:
     namespace = next(_namespaces)
     reference = Reference()
     now_ms = START
     for step_ms, batch in history:
         now_ms += step_ms
         expected = reference.settle(batch, now_ms)
-        there = [
-            request._replace(keys=tuple(bucket_key(namespace, key, "r") for key in request.keys)) for request in batch
-        ]
-        assert [shown(answer) for answer in store.settle(there, now_ms)] == [shown(answer) for answer in expected]
-    for (key, name), bucket in reference.buckets.items():
-        assert state(stored(store, bucket_key(namespace, key, "r"), name)) == state(bucket)
+        answers = store.settle(within(namespace, batch), now_ms)
+        assert [shown(answer) for answer in answers] == [shown(answer) for answer in expected]
+    for (key, name), state in reference.states.items():
+        assert told(stored(store, bucket_key(namespace, key, "r"), name)) == told(state)
+    return namespace
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[tuple[int, list[Request]]]:
+    """A few leases on one limit, that come and go and come again."""
+    limits = st.sampled_from([Limit.concurrent("x", 3, 1), Limit.concurrent("x", 4, 2.5)])
+    history = []
+    for _ in range(draw(st.integers(5, 15))):
+        mode = draw(st.sampled_from([Mode.TAKE, Mode.TAKE, Mode.TAKE, Mode.FORCE, Mode.RENEW, Mode.PEEK]))
+        slots = draw(st.sampled_from([-1, -2, -3, 1] if mode is Mode.FORCE else [1, 1, 2, 3, 0]))
+        parts = (Part(0, draw(limits), slots * MILLI),)
+        history.append((draw(short_steps_ms), [Request(mode, ("a",), parts, lease_id=draw(lease_ids))]))
+    return history
+
+
+@given(crowds())
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_crowd_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
+    check_equals_core(store, history)
+
+
+@given(histories(st.one_of(concurrent("xyz"), concurrent("xyz"), limits)))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_history_with_slots_equals_core(
+    store: Store, redis_server: RedisServer, history: list[tuple[int, list[Request]]]
+) -> None:
+    namespace = check_equals_core(store, history)
+    assert all_expire(redis_server, namespace)
+
+
+# A limit is of one kind, by its name, and the time is short: memory forgets what has been full for a minute.
+of_one_kind = st.one_of(concurrent("xy"), st.builds(Limit.from_stored, st.just("z"), milli, milli, periods_ms))
+
+
+@given(
+    histories(of_one_kind, st.sampled_from(["l1", "l2", "l3"]), st.integers(0, 9000)),
+    st.lists(st.sampled_from(["sweep", "delete", ""]), min_size=6, max_size=6),
+)
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_history_equals_memory(store: Store, history: list[tuple[int, list[Request]]], acts: list[str]) -> None:
+    namespace, memory = next(_namespaces), MemoryStore()
+    now_ms = START
+    for (step_ms, batch), act in zip(history, acts):
+        now_ms += step_ms
+        if act == "sweep":
+            assert store.sweep(namespace, now_ms).leases == memory.sweep(namespace, now_ms).leases
+        elif act == "delete":
+            for each in (store, memory):
+                each.delete_buckets([bucket_key(namespace, key, "r") for key in ("a", "b")])
+        there = within(namespace, batch)
+        expected = [shown(answer) for answer in memory.settle(there, now_ms)]
+        assert [shown(answer) for answer in store.settle(there, now_ms)] == expected
+        assert listed(store, namespace, now_ms) == listed(memory, namespace, now_ms)
+
+
+def listed(store: Store, namespace: str, now_ms: int) -> dict[str, list[tuple[object, ...]]]:
+    found = {}
+    cursor: str | None = None
+    while True:
+        page = store.list_buckets(namespace, None, None, cursor, now_ms)
+        found.update({row.entity_id: [told(state) for state in row.buckets] for row in page})
+        cursor = page.cursor
+        if cursor is None:
+            return found

@@ -40,8 +40,20 @@ def use(path: Path) -> None:
 def test_a_new_file_is_marked_as_ours(path: Path) -> None:
     use(path)
     assert query(path, "PRAGMA application_id") == OURS
-    assert query(path, "PRAGMA user_version") == 1
+    assert query(path, "PRAGMA user_version") == 2
     assert query(path, "PRAGMA journal_mode") == "wal"
+
+
+def test_a_file_from_before_there_were_slots_gets_them(path: Path) -> None:
+    use(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE slots")
+        connection.execute("PRAGMA user_version = 1")
+    assert taken_from(path) == 1
+    use(path)
+    assert query(path, "PRAGMA user_version") == 2
+    assert query(path, "SELECT count(*) FROM slots") == 0
+    assert taken_from(path) == 2
 
 
 def test_an_empty_file_is_adopted(path: Path) -> None:
@@ -84,7 +96,7 @@ def foreign_mark(path: Path) -> None:
 def newer_format(path: Path) -> None:
     use(path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def plain_text(path: Path) -> None:
@@ -100,7 +112,7 @@ def noise(path: Path) -> None:
     [
         (foreign_tables, "database of another program: choose a file of its own"),
         (foreign_mark, "database of another program: choose a file of its own"),
-        (newer_format, "format 2 and this headgate reads format 1: upgrade headgate"),
+        (newer_format, "format 3 and this headgate reads format 2: upgrade headgate"),
         (plain_text, "not an SQLite database: choose another file, or move this one away"),
         (noise, "not an SQLite database: choose another file, or move this one away"),
     ],
@@ -222,6 +234,7 @@ def answers_of(path: Path) -> dict[str, int | str]:
                 answers[entity] = str(error)
         try:
             limiter.set_limits("someone", [LIMIT])
+            limiter.try_acquire("someone", "api", {"slots": 1}, [Limit.concurrent("slots", 1)])
         except HeadgateError as error:
             answers["someone"] = str(error)
     return answers

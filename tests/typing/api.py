@@ -14,9 +14,11 @@ from headgate import (
     LimitStatus,
     Page,
     RateLimiter,
+    Reconciled,
     ResourceCapacity,
     SyncLease,
     SyncRateLimiter,
+    VendorSync,
 )
 from headgate.testing import ManualClock
 
@@ -32,6 +34,14 @@ async def asynchronous() -> None:
         assert_type(decision, Decision[Lease])
         assert_type(decision.lease, Lease | None)
         assert_type(decision.statuses, list[LimitStatus])
+        async with limiter.slot("e#r", {"rpm": 1}, timeout=5, on_lost=lambda lost: lost.id) as lease:
+            assert_type(lease, Lease)
+            assert_type(await lease.renew(), bool)
+            assert_type(lease.lost, bool)
+        async with limiter.acquire_many({"e#r": {"rpm": 1}, "e#s": None}) as leases:
+            assert_type(leases, dict[str, Lease])
+        assert_type(await limiter.sync_from_headers("e#r", {}), VendorSync)
+        assert_type(await limiter.reconcile(), Reconciled)
         assert_type(await limiter.available("e", "r"), dict[str, int])
         assert_type(await limiter.time_until_available("e", "r", {"rpm": 1}), float | None)
         assert_type(await limiter.create_entity("e", name="E", parent_id=None, cascade=True, metadata={}), Entity)
@@ -55,6 +65,10 @@ def synchronous() -> None:
             assert_type(lease, SyncLease)
             assert_type(lease.adjust(rpm=-1), None)
         assert_type(limiter.try_acquire("e", "r", {"rpm": 1}), Decision[SyncLease])
+        with limiter.acquire_many(["e#r"], on_unavailable="local") as leases:
+            assert_type(leases, dict[str, SyncLease])
+        with limiter.acquire("e", "r", {"rpm": 1}, record_lease=True, restore_on_expiry=True, lease_ttl=5):
+            pass
         assert_type(limiter.available("e", "r"), dict[str, int])
         assert_type(limiter.get_entity("e"), Entity)
         assert_type(limiter.delete_limits("e"), bool)

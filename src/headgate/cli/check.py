@@ -48,7 +48,7 @@ def check(
 
     All or nothing: if one limit refuses, nothing is taken from any. The exit code is 0 if it is allowed and 1 if
     it is refused, so that a shell script can ask too. With --dry-run nothing is taken, and --consume may be left
-    out to see what is there.
+    out to see what is there. Slots of a concurrent limit come back at once.
     """
     if not consume and not dry_run:
         raise click.UsageError("say what to take with --consume, like --consume rpm=1, or only look with --dry-run")
@@ -83,6 +83,8 @@ def _take(
     limits: list[Limit],
 ) -> dict[str, Any]:
     decision = limiter.try_acquire(entity_id, resource, amounts, override)
+    if decision.lease is not None:
+        decision.lease.commit()
     return {
         "allowed": decision.allowed,
         "degraded": decision.degraded,
@@ -141,7 +143,8 @@ def _verdict(result: dict[str, Any]) -> str:
     who = f"{result['entity_id']} on {result['resource']}"
     looked = " (only looked, nothing was taken)" if result["dry_run"] else ""
     if result["degraded"]:
-        return f"allowed: {who}, uncounted, because the store did not answer and the policy is to allow"
+        verdict = "allowed" if result["allowed"] else "refused"
+        return f"{verdict}: {who}, in this process alone, because the store did not answer"
     if result["allowed"]:
         return f"allowed: {who}{looked}"
     wait = result["retry_after_seconds"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from ..core.limit import Limit
-from ..limiter import SyncRateLimiter
+from ..limiter import OnUnavailable, SyncRateLimiter
 from .command import Command, Group
 from .level import Level, level_options
 from .options import Session, store_options
@@ -38,6 +38,7 @@ def limits() -> None:
         'headgate limits set acme rpm=100/minute "tpm=10000/minute burst 15000" --resource llm',
         "headgate limits set acme rpm=100/minute",
         "headgate limits set --resource llm rpm=60/minute",
+        'headgate limits set openai "parallel=20 concurrent" rpm=500/minute --resource gpt-4o',
         "headgate limits set --system rpm=20/minute --on-unavailable allow",
     ],
 )
@@ -46,8 +47,8 @@ def limits() -> None:
 @click.option(
     "--on-unavailable",
     metavar="POLICY",
-    type=click.Choice(["block", "allow"]),
-    help="With --system: what an acquire does when the store is away, block or allow.",
+    type=click.Choice(get_args(OnUnavailable)),
+    help="With --system: what an acquire does when the store is away: block, allow or local.",
 )
 @store_options
 def set_(
@@ -61,7 +62,8 @@ def set_(
     """Store limits. They replace all that were stored at this level.
 
     NAME is yours to choose; SPEC is an amount per time, with a larger or smaller burst if you like: 100/minute,
-    5/10s, '100/minute burst 150'. Units: ms, second, minute, hour, day, week.
+    5/10s, '100/minute burst 150'. Units: ms, second, minute, hour, day, week. Or it is how many at once:
+    '10 concurrent', '10 concurrent ttl 90s'.
 
     An ENTITY with = in it, as a secret that is hashed may have, is given with --entity.
     """
@@ -129,7 +131,15 @@ def _tell(level: Level, found: list[Limit], more: dict[str, Any]) -> None:
         f"{level}; source: {more['source']}" if "source" in more else str(level),
         Table(
             ["limit", "allows", ">capacity", ">refill"],
-            [[limit.name, str(limit), number(limit.capacity), number(limit.refill_amount)] for limit in found],
+            [
+                [
+                    limit.name,
+                    str(limit),
+                    number(limit.capacity),
+                    number(limit.refill_amount) if limit.refill_amount else "",
+                ]
+                for limit in found
+            ],
         ),
     )
     if more.get("on_unavailable"):

@@ -1,4 +1,4 @@
-"""`headgate reconcile`: clear away what nobody needs any more."""
+"""`headgate reconcile`: let go of what dead holders have kept, and clear away what nobody needs any more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .output import answer, answer_json, number
 
 @click.command(
     cls=Command,
-    short_help="Clear away what nobody needs any more.",
+    short_help="Let go of what the dead hold, and clear away what nobody needs.",
     examples=["headgate reconcile", "headgate reconcile --every 60"],
 )
 @click.option(
@@ -25,10 +25,12 @@ from .output import answer, answer_json, number
 )
 @store_options
 def reconcile(session: Session, every: float | None) -> None:
-    """Clear away what nobody needs any more: buckets that are full again, and records that have expired.
+    """Let go of what dead holders have kept: their slots, and tokens that are to be restored. And clear away what
+    nobody needs any more: buckets that are full again, and records that have expired.
 
-    Nothing depends on it but space. Once, or with --every for as long as it runs; with --json that is a line for each
-    time. Any number of processes may do it at once. A stack on AWS does it by itself.
+    Whoever needs a slot finds those of the dead without it; only tokens wait for it. Once, or with --every for as long
+    as it runs; with --json that is a line for each time. Any number of processes may do it at once. A stack on AWS does
+    it by itself.
     """
     with session.limiter() as limiter:
         while True:
@@ -38,7 +40,8 @@ def reconcile(session: Session, every: float | None) -> None:
             elif session.as_json:
                 answer_json(found)
             else:
-                answer(f"cleared away: {number(found['buckets'])} buckets, {number(found['records'])} records")
+                counts = ", ".join(f"{what} {number(count)}" for what, count in found.items())
+                answer(f"put right: {counts}")
             if every is None:
                 return
             time.sleep(every)

@@ -114,6 +114,13 @@ class Bucket:
             self.remainder = 0
         self.changed = True
 
+    def lower(self, tokens_milli: int) -> None:
+        """Leave so many tokens, if there are more."""
+        if self.tokens_milli >= tokens_milli:
+            self.tokens_milli = tokens_milli
+            self.remainder = 0
+            self.changed = True
+
     def reshape(self, limit: Limit, revision: int = 0) -> None:
         """Go on under another limit, unless it is from before the one the bucket has (revision 0: it never is)."""
         if revision:

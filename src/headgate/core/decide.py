@@ -13,7 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 from .bucket import Bucket
 from .limit import Limit
+from .slots import Slots
 from .units import MILLI
+
+State: TypeAlias = "Bucket | Slots"
 
 
 class Mode(Enum):
@@ -21,9 +24,11 @@ class Mode(Enum):
     FORCE = "force"  # whatever the buckets say
     PEEK = "peek"  # look, change nothing
     PENALIZE = "penalize"
+    LOWER = "lower"  # leave the amount of tokens, if there are more
+    RENEW = "renew"  # hold on to the slots of the lease
 
 
-TAKE, FORCE, PEEK, PENALIZE = Mode
+TAKE, FORCE, PEEK, PENALIZE, LOWER, RENEW = Mode
 
 
 class Part(NamedTuple):
@@ -42,7 +47,7 @@ Parts: TypeAlias = "tuple[Part, ...]"
 
 
 class Request(NamedTuple):
-    """One atomic request. It names a bucket at most once.
+    """One atomic request. It names a bucket at most once. Slots are taken, held and given back for `lease_id`.
 
     Keys (see names.bucket_key) say whose buckets, parts what of each: a million callers share the parts.
     """
@@ -53,11 +58,21 @@ class Request(NamedTuple):
     max_wait_ms: int = 0
     block_ms: int = 0
     keep_milli: int = MILLI
+    lease_id: str = ""
 
 
 def refund(request: Request) -> Request:
     """The request that gives back what `request` took."""
-    return Request(FORCE, request.keys, tuple(part._replace(amount_milli=-part.amount_milli) for part in request.parts))
+    parts = tuple(part._replace(amount_milli=-part.amount_milli) for part in request.parts)
+    return Request(FORCE, request.keys, parts, lease_id=request.lease_id)
+
+
+def state_of(part: Part, now_ms: int) -> State:
+    """The state of a part that nothing is known of: full, or free."""
+    _, limit, _, revision = part
+    if limit.refill_milli:
+        return Bucket.full(limit, now_ms, revision)
+    return Slots(limit, now_ms, revision=revision)
 
 
 Level: TypeAlias = "tuple[int, int | None]"
@@ -78,28 +93,37 @@ class Answer:
         self.levels = levels
 
 
-def decide(request: Request, buckets: Sequence[Bucket], now_ms: int) -> Answer:
-    """Answer a request on its buckets, one for each part in order, and leave them as they are afterwards."""
-    mode, _, parts, max_wait_ms, block_ms, keep_milli = request
+def decide(request: Request, states: Sequence[State], now_ms: int) -> Answer:
+    """Answer a request on its states, one for each part in order, and leave them as they are afterwards."""
+    mode, _, parts, max_wait_ms, block_ms, keep_milli, lease_id = request
+    for part, state in zip(parts, states):
+        if isinstance(state, Slots):
+            state.serve(lease_id, part.limit.period_ms)
     if mode is TAKE:
-        return take(parts, buckets, now_ms, max_wait_ms)
-    looked, longest = _look(parts, buckets, now_ms, changes=mode is not PEEK)
-    for bucket, amount_milli, _ in looked:
+        return take(parts, states, now_ms, max_wait_ms)
+    looked, longest = _look(parts, states, now_ms, changes=mode is not PEEK)
+    if mode is RENEW:
+        return _renew([state for state, _, _ in looked])
+    for state, amount_milli, _ in looked:
         if mode is FORCE:
-            bucket.force(amount_milli)
+            state.force(amount_milli)
         elif mode is PENALIZE:
-            bucket.penalize(block_ms, keep_milli)
+            state.penalize(block_ms, keep_milli)
+        elif mode is LOWER:
+            state.lower(amount_milli)
     return _answer(True, longest, looked)
 
 
-def take(parts: Parts, buckets: Sequence[Bucket], now_ms: int, max_wait_ms: int = 0) -> Answer:
-    if len(parts) == 1:
-        return take_one(parts[0], buckets[0], now_ms, max_wait_ms)
-    looked, longest = _look(parts, buckets, now_ms, changes=True)
+def take(parts: Parts, states: Sequence[State], now_ms: int, max_wait_ms: int = 0) -> Answer:
+    if len(parts) == 1 and isinstance(states[0], Bucket):
+        return take_one(parts[0], states[0], now_ms, max_wait_ms)
+    looked, longest = _look(parts, states, now_ms, changes=True)
     allowed = longest is not None and longest <= max_wait_ms
+    if longest:  # tokens can be had from the future, slots cannot
+        allowed = allowed and not any(wait_ms and isinstance(state, Slots) for state, _, wait_ms in looked)
     if allowed:
-        for bucket, amount_milli, _ in looked:
-            bucket.take(amount_milli)
+        for state, amount_milli, _ in looked:
+            state.take(amount_milli)
     return _answer(allowed, longest, looked)
 
 
@@ -120,23 +144,30 @@ def take_one(part: Part, bucket: Bucket, now_ms: int, max_wait_ms: int = 0) -> A
 
 
 def _look(
-    parts: Parts, buckets: Sequence[Bucket], now_ms: int, *, changes: bool
-) -> tuple[list[tuple[Bucket, int, int | None]], int | None]:
-    """Each bucket at `now_ms` under the limit of its part, with the amount and its wait; and the longest wait."""
-    looked: list[tuple[Bucket, int, int | None]] = []
+    parts: Parts, states: Sequence[State], now_ms: int, *, changes: bool
+) -> tuple[list[tuple[State, int, int | None]], int | None]:
+    """Each state at `now_ms` under the limit of its part, with the amount and its wait; and the longest wait."""
+    looked: list[tuple[State, int, int | None]] = []
     longest: int | None = 0
-    for (_, limit, amount_milli, revision), bucket in zip(parts, buckets):
-        bucket.settle(now_ms)
-        if bucket.limit is not limit and bucket.limit != limit:
+    for (_, limit, amount_milli, revision), state in zip(parts, states):
+        state.settle(now_ms)
+        if state.limit is not limit and state.limit != limit:
             if not changes:
-                bucket = copy(bucket)
-            bucket.reshape(limit, revision)
-        wait_ms = bucket.wait_ms(amount_milli)
-        looked.append((bucket, amount_milli, wait_ms))
+                state = copy(state)
+            state.reshape(limit, revision)
+        wait_ms = state.wait_ms(amount_milli)
+        looked.append((state, amount_milli, wait_ms))
         if wait_ms != 0:
             longest = None if wait_ms is None or longest is None else max(longest, wait_ms)
     return looked, longest
 
 
-def _answer(allowed: bool, longest: int | None, looked: list[tuple[Bucket, int, int | None]]) -> Answer:
-    return Answer(allowed, longest, [(bucket.available_milli(), wait_ms) for bucket, _, wait_ms in looked])
+def _renew(held: Sequence[State]) -> Answer:
+    """What is lost has no end of waiting; the rest is renewed all the same."""
+    renewed = [isinstance(slots, Slots) and slots.renew() for slots in held]
+    levels = [(slots.available_milli(), 0 if kept else None) for slots, kept in zip(held, renewed)]
+    return Answer(all(renewed), 0 if all(renewed) else None, levels)
+
+
+def _answer(allowed: bool, longest: int | None, looked: list[tuple[State, int, int | None]]) -> Answer:
+    return Answer(allowed, longest, [(state.available_milli(), wait_ms) for state, _, wait_ms in looked])

@@ -69,6 +69,10 @@ class RateLimiterUnavailable(HeadgateError):
     """The store did not answer, or not in time."""
 
 
+class Contended(RateLimiterUnavailable):
+    """The store is there, but too many others want the same of it at once."""
+
+
 class PartlyUnavailable(RateLimiterUnavailable):
     """Of a batch some requests got no answer: those with None among `answers`."""
 

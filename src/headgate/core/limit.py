@@ -23,6 +23,11 @@ _SPEC = re.compile(
     rf"(?:\s+burst\s+(?P<burst>{_NUMBER}))?\s*",
     re.IGNORECASE,
 )
+_SLOTS_SPEC = re.compile(
+    rf"\s*(?P<slots>\d[\d_]*)\s+concurrent(?:\s+ttl\s+(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+))?\s*", re.IGNORECASE
+)
+DEFAULT_TTL_SECONDS = 60
+OWN = "_"  # a limit whose name starts so is headgate's own: no name that anybody gives does
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -34,6 +39,9 @@ class Limit:
         Limit.per_minute("rpm", 100)                 # 100 a minute, a burst of 100
         Limit.per_minute("tpm", 10_000, burst=15_000)
         Limit.parse("rpm", "100/minute burst 150")
+
+    `Limit.concurrent("parallel", 10, ttl=60)` is a limit of another kind (see slots.py). It has no refill; a slot is
+    free again when its lease ends, or `ttl` seconds after its holder was last heard of.
     """
 
     name: str
@@ -63,7 +71,12 @@ class Limit:
 
     @property
     def refill_period_seconds(self) -> int | float:
+        """Of a concurrent limit: its ttl."""
         return from_milli(self.period_ms)
+
+    @property
+    def is_concurrent(self) -> bool:
+        return not self.refill_milli
 
     @classmethod
     def custom(cls, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> Limit:
@@ -86,17 +99,31 @@ class Limit:
         return cls(name, amount if burst is None else burst, amount, 86_400)
 
     @classmethod
+    def concurrent(cls, name: str, slots: int, ttl: Number = DEFAULT_TTL_SECONDS) -> Limit:
+        """At most `slots` at once. Whoever holds one and is not heard of for `ttl` seconds has lost it."""
+        capacity_milli = tokens_to_milli(slots, f"slots of limit {check_limit_name(name)!r}")
+        if capacity_milli % MILLI:
+            raise ValidationError(f"slots of limit {name!r} must be a whole number, not {slots!r}")
+        return cls.from_stored(name, capacity_milli, 0, seconds_to_ms(ttl, f"ttl of limit {name!r}"))
+
+    @classmethod
     def parse(cls, name: str, spec: str) -> Limit:
-        """Read `"100/minute"`, `"100/minute burst 150"`, `"5 per 10 seconds"`, `"0.5/hour"`, `"1_000_000/day"`."""
-        found = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
-        unit = _unit(found["unit"]) if found else None
+        """Read `"100/minute"`, `"100/minute burst 150"`, `"5 per 10 seconds"`, `"1_000_000/day"`, `"10 concurrent"`,
+        `"10 concurrent ttl 90s"`."""
+        text = spec if isinstance(spec, str) else ""
+        slots = _SLOTS_SPEC.fullmatch(text)
+        found = slots or _SPEC.fullmatch(text)
+        unit = _unit(found["unit"] or "minute") if found else None
         if found is None or unit is None:
             raise ValidationError(
-                f"limit {name!r} cannot be read from {spec!r}: write it like '100/minute', '5/10s' or "
-                "'100/minute burst 150' (units: ms, second, minute, hour, day, week)"
+                f"limit {name!r} cannot be read from {spec!r}: write it like '100/minute', '5/10s', "
+                "'100/minute burst 150' (units: ms, second, minute, hour, day, week) or '10 concurrent ttl 60s'"
             )
+        seconds = Decimal(found["count"] or 1) * _UNITS_MS[unit] / MILLI
+        if slots:
+            return cls.concurrent(name, int(slots["slots"]), seconds)
         amount, burst = Decimal(found["amount"]), Decimal(found["burst"] or found["amount"])
-        return cls(name, burst, amount, Decimal(found["count"] or 1) * _UNITS_MS[unit] / MILLI)
+        return cls(name, burst, amount, seconds)
 
     @classmethod
     def from_stored(cls, name: str, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
@@ -115,6 +142,8 @@ class Limit:
         return Limit.from_stored, (self.name, self.capacity_milli, self.refill_milli, self.period_ms)
 
     def as_dict(self) -> dict[str, Any]:
+        if self.is_concurrent:
+            return {"name": self.name, "slots": self.capacity, "ttl_seconds": self.refill_period_seconds}
         return {
             "name": self.name,
             "capacity": self.capacity,
@@ -125,6 +154,8 @@ class Limit:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Limit:
         try:
+            if "slots" in data:
+                return cls.concurrent(data["name"], data["slots"], data["ttl_seconds"])
             return cls(data["name"], data["capacity"], data["refill_amount"], data["refill_period_seconds"])
         except KeyError as missing:
             raise ValidationError(f"limit {dict(data)!r} lacks {missing}") from None
@@ -133,10 +164,14 @@ class Limit:
         """The spelling that `parse` reads back."""
         unit = next(unit for unit, unit_ms in reversed(_UNITS_MS.items()) if self.period_ms % unit_ms == 0)
         count = self.period_ms // _UNITS_MS[unit]
+        if self.is_concurrent:
+            return f"{_plain(self.capacity_milli)} concurrent ttl {count}{unit if unit == 'ms' else unit[0]}"
         burst = "" if self.capacity_milli == self.refill_milli else f" burst {_plain(self.capacity_milli)}"
         return f"{_plain(self.refill_milli)}/{unit if count == 1 else f'{count}{unit}'}{burst}"
 
     def __repr__(self) -> str:
+        if self.is_concurrent:
+            return f"Limit.concurrent({self.name!r}, {self.capacity}, ttl={self.refill_period_seconds})"
         return f"Limit({self.name!r}, {self.capacity}, {self.refill_amount}, {self.refill_period_seconds})"
 
 

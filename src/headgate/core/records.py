@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .bucket import Bucket
+from .decide import State
 
 T = TypeVar("T")
 
@@ -56,19 +56,23 @@ Change = Put | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """All buckets of an entity on a resource, settled."""
+    """All buckets and slots of an entity on a resource, settled."""
 
     entity_id: str
     resource: str
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[State, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a store has cleared away, or put right, that nobody needed any more."""
+    """What a store has cleared away, or put right, that nobody needed any more.
+
+    `leases`: how many holders of slots had run out of time, but for those of headgate's own limits.
+    """
 
     buckets: int = 0
     records: int = 0
+    leases: int = 0
 
 
 @dataclass(frozen=True, slots=True)

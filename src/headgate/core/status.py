@@ -38,6 +38,8 @@ class LimitStatus:
         asked = f"{self.limit_name} allows {self.limit}; {self.requested:,} requested, {self.available:,} available"
         if self.never:
             return f"{asked}; this never passes: it is more than the capacity of {self.limit.capacity:,}"
+        if self.limit.is_concurrent:
+            return f"{asked}; free when a lease ends, or in {self.retry_after_seconds:,.3f} s if its holder has died"
         return f"{asked}; retry after {self.retry_after_seconds:,.3f} s"
 
     def as_dict(self) -> dict[str, Any]:

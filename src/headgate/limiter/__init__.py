@@ -2,27 +2,37 @@
 
 from .asynchronous import RateLimiter
 from .base import OnError, OnUnavailable
+from .breaker import BreakerState
 from .cache import CacheStats
 from .clock import Clock, SystemClock
 from .decision import Decision
+from .events import Event
+from .headers import Reading
+from .learn import VendorSync
 from .lease import Lease, SyncLease
 from .overview import BucketStatus, EntityCapacity, ResourceCapacity
 from .reconcile import Reconciled
 from .synchronous import SyncRateLimiter
+from .vendor import Dimension
 
 __all__ = [
+    "BreakerState",
     "BucketStatus",
     "CacheStats",
     "Clock",
     "Decision",
+    "Dimension",
     "EntityCapacity",
+    "Event",
     "Lease",
     "OnError",
     "OnUnavailable",
     "RateLimiter",
+    "Reading",
     "Reconciled",
     "ResourceCapacity",
     "SyncLease",
     "SyncRateLimiter",
     "SystemClock",
+    "VendorSync",
 ]

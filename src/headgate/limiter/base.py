@@ -9,13 +9,18 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from ..core.decide import Answer, Parts
 from ..core.errors import LimiterClosed, ValidationError
 from ..core.names import check_namespace, shown_url
+from .breaker import Breaker, BreakerState
 from .cache import CacheStats, ConfigCache
 from .chain import Chain
 from .clock import Clock, SystemClock
+from .events import Event, Events
+from .hold import Hold
 from .ids import to_stored_id
+from .line import Lines
+from .local import Local
 
 C = TypeVar("C")
-OnUnavailable: TypeAlias = Literal["block", "allow"]
+OnUnavailable: TypeAlias = Literal["block", "allow", "local"]
 OnError: TypeAlias = Literal["rollback", "keep"]
 
 
@@ -23,7 +28,8 @@ def _check_choice(value: Any, what: str, choices: tuple[C, ...]) -> C:
     for choice in choices:
         if value == choice:
             return choice
-    raise ValidationError(f"{what} must be {' or '.join(map(repr, choices))}, not {value!r}")
+    *others, last = map(repr, choices)
+    raise ValidationError(f"{what} must be {', '.join(others)} or {last}, not {value!r}")
 
 
 def check_on_unavailable(value: Any) -> OnUnavailable:
@@ -61,6 +67,7 @@ class BaseLimiter(ABC):
         config_cache_ttl: float = 60.0,
         store_timeout: float = 1.0,
         hash_entity_ids: bool | bytes = False,
+        on_event: Callable[[Event], object] | None = None,
     ) -> None:
         self.url = url
         self.namespace = check_namespace(namespace)
@@ -73,9 +80,17 @@ class BaseLimiter(ABC):
         self._clock_given = clock is not None
         # A plan begins with it, and has the id as it was given no more.
         self._stored_id = to_stored_id(hash_entity_ids)
+        self._hashes_ids = hash_entity_ids is not False
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
         self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self._stored_id)
         self._closed = False
+        self._events = Events(on_event)
+        # To ask at every acquire would take as long as a tenth of it: it is asked again when a chain is read.
+        self._watched = self._events.watched()
+        self._breaker = Breaker(str(shown_url(url)), self._events)
+        self._local = Local(self.namespace)
+        self._lines: Lines
+        self._keeper: Any
         self._take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self._open()
 
@@ -87,6 +102,30 @@ class BaseLimiter(ABC):
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
         stored = chain.shape.on_unavailable if chain else self._cache.on_unavailable
         return on_unavailable or stored or self.on_unavailable
+
+    @property
+    def breaker_state(self) -> BreakerState:
+        """closed: the store answers. open: it does not, and is left alone for a while. half-open: it is being tried."""
+        return self._breaker.state
+
+    @property
+    def known_instances(self) -> int:
+        """How many limiters share the namespace, as last counted. They are, where the outage policy is "local"."""
+        return self._local.instances
+
+    def _keep(self, hold: Hold) -> Hold:
+        """Renew what a lease holds until it ends."""
+        self._keeper.chores.add(hold)
+        self._keeper.wake(hold.due)
+        return hold
+
+    def _let_go(self, hold: Hold) -> None:
+        hold.ended = True
+        self._keeper.chores.drop(hold)
+
+    def _count_instances(self) -> None:
+        if self._keeper.chores.count():
+            self._keeper.wake(0.0)
 
     def _check_open(self) -> None:
         if self._closed:

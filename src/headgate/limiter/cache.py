@@ -63,6 +63,16 @@ class ConfigCache:
         self._misses += 1
         return None
 
+    def last_known(self, entity_id: str, resource: str) -> Chain | None:
+        """As it was before the store went away, however long ago that was."""
+        entry, common = self._chains.get((entity_id, resource)), self._shapes.get(resource)
+        if entry is not None:
+            return entry[1]
+        if common is None:
+            return None
+        _, shape, before, after = common
+        return Chain((f"{before}{self._stored_id(entity_id)}{after}",), shape)
+
     def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
         """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
         self.on_unavailable = chain.shape.on_unavailable

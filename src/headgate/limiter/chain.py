@@ -9,9 +9,11 @@ from ..core.decide import TAKE, Part, Parts, Request
 from ..core.errors import ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import parse_bucket_key
-from ..core.units import MAX_AMOUNT, tokens_to_milli
+from ..core.units import MAX_AMOUNT, MILLI, tokens_to_milli
+from .hold import RECORDED
 
 _KEPT = 64
+ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
 
 
 class Shape:
@@ -20,7 +22,7 @@ class Shape:
     What callers ask of a shape again and again is worked out once and kept.
     """
 
-    __slots__ = ("_parts", "_variants", "levels", "on_unavailable", "revisions", "source")
+    __slots__ = ("_parts", "_variants", "has_slots", "levels", "on_unavailable", "revisions", "source")
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Shape:
         self.revisions = tuple(revisions)
         self.source = source
         self.on_unavailable = on_unavailable
+        self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
         self._parts: dict[tuple[tuple[str, Any], ...], Parts] = {}
         self._variants: dict[tuple[Limit, ...], Shape] = {}
 
@@ -88,6 +91,8 @@ class Chain:
     def parts(self, consume: Mapping[str, Any]) -> Parts:
         """What `consume` takes from which level. Checked once for all who have this shape."""
         kept = self.shape._parts
+        if consume is ONE_OF_EACH:
+            consume = dict.fromkeys(self.limits(), 1)
         try:
             place = tuple(consume.items())
             parts = kept.get(place)
@@ -99,9 +104,9 @@ class Chain:
                 kept[place] = parts
         return parts
 
-    def request(self, parts: Parts, max_wait_ms: int = 0) -> Request:
+    def request(self, parts: Parts, max_wait_ms: int = 0, lease_id: str = "") -> Request:
         """The request that takes the parts."""
-        return Request(TAKE, self.keys, parts, max_wait_ms)
+        return Request(TAKE, self.keys, parts, max_wait_ms, lease_id=lease_id)
 
     def amounts(self, consume: Mapping[str, Any]) -> dict[str, int]:
         """Millitokens by limit name, checked."""
@@ -110,9 +115,26 @@ class Chain:
                 f"consume must name at least one limit and its amount, like {{'rpm': 1}}, not {consume!r}"
             )
         self.check_names(consume)
-        return {
-            name: tokens_to_milli(amount, f"amount of {name!r}", most=MAX_AMOUNT) for name, amount in consume.items()
-        }
+        return {name: self._amount(name, amount) for name, amount in consume.items()}
+
+    def _amount(self, name: str, amount: Any) -> int:
+        return self.check_whole(name, tokens_to_milli(amount, f"amount of {name!r}", most=MAX_AMOUNT), amount)
+
+    def check_whole(self, name: str, milli: int, amount: Any) -> int:
+        """Slots are not divided."""
+        if milli % MILLI and self.shape.levels[0][name].is_concurrent:
+            raise ValidationError(f"amount of {name!r} must be a whole number of slots, not {amount!r}")
+        return milli
+
+    def check_tokens(self, names: Mapping[str, Any]) -> None:
+        """Names of limits that can be corrected. What is held as slots cannot."""
+        self.check_names(names)
+        for name in names:
+            if self.shape.levels[0][name].is_concurrent:
+                raise ValidationError(
+                    f"{name!r} is a concurrent limit, and its slots are held by leases: acquire(), lease.consume() and "
+                    "lease.release() are for slots, adjust() is for tokens"
+                )
 
     def check_names(self, names: Mapping[str, Any]) -> None:
         limits = self.limits()
@@ -125,4 +147,4 @@ class Chain:
 
 def own_amounts(parts: Parts) -> dict[str, int]:
     """What the parts take from the entity itself, by limit name."""
-    return {limit.name: amount for level, limit, amount, _ in parts if level == 0}
+    return {limit.name: amount for level, limit, amount, _ in parts if level == 0 and limit.name != RECORDED}

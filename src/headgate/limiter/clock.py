@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Protocol
 
+GLANCE_SECONDS = 0.02  # how often to look at a clock that somebody may set at any moment
+
 
 class Clock(Protocol):
     """Anything with `now_ms()`. If it has `sleep` and `asleep` too, waiting is left to them."""

@@ -10,15 +10,14 @@ given back as soon as its answer is known. A force that is cancelled is sent and
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from ..core.decide import Answer, Mode, Request, refund
 from ..core.errors import PartlyUnavailable, RateLimiterUnavailable
 from ..stores import SettledThenCancelled
+from .fork import anew_after_fork
 
 MAX_BATCH = 512
 
@@ -54,10 +53,11 @@ class ThreadCoalescer:
 
     def __init__(self, settle: Callable[[Sequence[Request]], list[Answer]]) -> None:
         self._settle = settle
-        self._reset()
-        _thread_coalescers.add(self)
+        self.after_fork()
+        anew_after_fork(self)
 
-    def _reset(self) -> None:
+    def after_fork(self) -> None:
+        """Nobody leads, nobody waits."""
         self._mutex = threading.Lock()
         self._queue: list[_ThreadEntry] = []
         self._led = False
@@ -135,19 +135,6 @@ class ThreadCoalescer:
 def _fail(batch: list[_ThreadEntry], error: BaseException) -> None:
     for entry in batch:
         entry.error = error
-
-
-_thread_coalescers: weakref.WeakSet[ThreadCoalescer] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # The leader and the waiting threads stayed behind in the parent.
-    for coalescer in _thread_coalescers:
-        coalescer._reset()
-
-
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _TaskEntry:

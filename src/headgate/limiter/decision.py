@@ -9,22 +9,26 @@ from ..core.names import parse_bucket_key
 from ..core.status import LimitStatus
 from ..core.units import MILLI, from_milli
 from .chain import Chain
+from .hold import RECORDED, Hold
 
 L = TypeVar("L")
 L_co = TypeVar("L_co", covariant=True)
 
 
 class LeaseMaker(Protocol[L_co]):
-    def _make_lease(self, chain: Chain, parts: Parts | None, on_error: str) -> L_co: ...
+    def _make_lease(
+        self, chain: Chain, parts: Parts | None, on_error: str, hold: Hold | None, *, degraded: bool
+    ) -> L_co: ...
 
 
 class Decision(Generic[L]):
     """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None.
 
-    `degraded`: it passed because the store was away and the policy is "allow"; nothing was counted.
+    `degraded`: the store was away. Under the policy "allow" it passed and nothing was counted; under "local" it was
+    decided in this process.
     """
 
-    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed")
+    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed", "degraded")
 
     def __init__(
         self,
@@ -33,7 +37,9 @@ class Decision(Generic[L]):
         parts: Parts | None = None,
         answer: Answer | None = None,
         max_wait_ms: int = 0,
+        degraded: bool = False,
     ) -> None:
+        self.degraded = degraded
         self.allowed = answer is None or answer.allowed
         self._limiter = limiter
         self._chain = chain
@@ -46,16 +52,14 @@ class Decision(Generic[L]):
         return self.allowed
 
     @property
-    def degraded(self) -> bool:
-        return self._answer is None
-
-    @property
     def lease(self) -> L | None:
         return self._take_lease("rollback")
 
     def _take_lease(self, on_error: str) -> L | None:
-        if self._lease is None and self.allowed:
-            self._lease = self._limiter._make_lease(self._chain, self._parts, on_error)
+        if self._lease is not None:
+            self._lease._on_error = on_error  # type: ignore[attr-defined]
+        elif self.allowed:
+            self._lease = self._limiter._make_lease(self._chain, self._parts, on_error, None, degraded=self.degraded)
         return self._lease
 
     @property
@@ -84,7 +88,9 @@ def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -
     found = []
     for (level, limit, amount_milli, _), (available_milli, wait_ms) in zip(parts, answer.levels):
         _, entity_id, resource = parse_bucket_key(chain.keys[level])
-        exceeded = not answer.allowed and (wait_ms is None or wait_ms > max_wait_ms)
+        if limit.name == RECORDED:
+            continue
+        exceeded = not answer.allowed and (wait_ms is None or wait_ms > (0 if limit.is_concurrent else max_wait_ms))
         found.append(
             LimitStatus(
                 entity_id=entity_id,

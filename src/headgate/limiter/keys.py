@@ -65,3 +65,21 @@ def last_part(key: str) -> str:
 
 def last_id(key: str) -> StoredId:
     return StoredId(last_part(key))
+
+
+def leases_prefix(namespace: str) -> str:
+    """Leases that are recorded."""
+    return f"{namespace}/lease#"
+
+
+def lease_key(namespace: str, lease_id: str) -> str:
+    return f"{leases_prefix(namespace)}{lease_id}"
+
+
+def instances_prefix(namespace: str) -> str:
+    """Limiters that are at work."""
+    return f"{namespace}/instance#"
+
+
+def instance_key(namespace: str, instance_id: str) -> str:
+    return f"{instances_prefix(namespace)}{instance_id}"

@@ -2,100 +2,194 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-import uuid
+import time
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..core.decide import Mode, Parts, Request
+from ..core.decide import FORCE, Answer, Parts, Request
 from ..core.errors import LeaseExpired, LimiterClosed, RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.names import parse_bucket_key
 from ..core.units import from_milli, signed_tokens_to_milli
-from ..plan import Call, Plan, Settle
+from ..plan import Call, Plan, Settle, SettleHere
 from .bind import blocking, coroutine
 from .chain import Chain, own_amounts
 from .decision import statuses
+from .hold import Hold, LeaseRecord, OnLost, new_lease_id
+from .learn import VendorSync, learn_plan
+from .line import slots_of
 
 if TYPE_CHECKING:
     from .asynchronous import RateLimiter
+    from .base import BaseLimiter
     from .synchronous import SyncRateLimiter
 
 log = logging.getLogger("headgate")
 
 
 class BaseLease:
-    """`consumed` is the net so far. After the end of the lease only `consumed`, `degraded` and `id` can be used."""
+    """`consumed` is the net so far. After its end only `consumed`, `degraded`, `lost` and `id` can be used.
 
-    def __init__(self, chain: Chain, parts: Parts | None, on_error: str) -> None:
+    `lost`: it held slots, or was recorded, and nothing was heard of it in time; somebody else may hold them now.
+    """
+
+    _limiter: BaseLimiter
+
+    def __init__(
+        self,
+        limiter: Any,
+        chain: Chain,
+        parts: Parts | None,
+        on_error: str,
+        hold: Hold | None = None,
+        *,
+        degraded: bool = False,
+    ) -> None:
+        self._limiter = limiter
         self._chain = chain
         self._on_error = on_error
         self._taken_milli = own_amounts(parts) if parts else {}
+        self._hold = hold
+        self._counts = parts is not None
+        self._on_lost: OnLost | None = None
         self._ended = ""
         self._id = ""
-        self.degraded = parts is None
+        self.degraded = degraded
+        if hold is not None:
+            self._listen(hold)
 
     @property
     def id(self) -> str:
         if not self._id:
-            self._id = uuid.uuid4().hex
+            self._id = self._hold.lease_id if self._hold else new_lease_id()
         return self._id
 
     @property
     def consumed(self) -> dict[str, int | float]:
         return {name: from_milli(milli) for name, milli in self._taken_milli.items()}
 
+    @property
+    def lost(self) -> bool:
+        return self._hold is not None and self._hold.lost
+
     def __repr__(self) -> str:
-        state = self._ended or ("degraded" if self.degraded else "active")
+        state = self._ended or ("lost" if self.lost else "degraded" if self.degraded else "active")
         return f"<{type(self).__name__} {self.id} {state} consumed={self.consumed}>"
+
+    def _listen(self, hold: Hold) -> None:
+        me = weakref.ref(self)  # not to be kept alive by what it holds
+
+        def tell() -> None:
+            lease = me()
+            if lease is not None and lease._hold is not None:  # not `hold`, which would hold on to itself
+                lease._tell_lost(lease._hold)
+
+        hold.tell(tell)
+
+    def _tell_lost(self, hold: Hold) -> None:
+        _, entity_id, resource = parse_bucket_key(self._chain.keys[0])
+        self._limiter._events.tell("lease.lost", entity_id=entity_id, resource=resource, lease_id=hold.lease_id)
+        if hold.on_lost is not None:
+            try:
+                self._notify(hold.on_lost(self))
+            except Exception:
+                log.exception("on_lost failed for lease %s", hold.lease_id)
+
+    def _notify(self, result: Any) -> None:
+        """What on_lost has returned."""
+        if inspect.iscoroutine(result):
+            result.close()
+            raise ValidationError("on_lost must be an ordinary function here: nobody would await it")
 
     def _check_active(self) -> None:
         if self._ended:
             raise LeaseExpired(f"this lease was {self._ended} already; take a new one with acquire()")
 
+    def _settle(self, request: Request) -> Call[Answer]:
+        return SettleHere(request) if self.degraded else Settle(request)
+
     def _consume_plan(self, /, **amounts: Any) -> Plan[None]:
         """Take more, all or nothing, checked in the store. Raises RateLimitExceeded."""
         self._check_active()
-        if self.degraded:
+        if not self._counts:
             return
         parts = self._chain.parts(amounts)
-        answer = yield from Settle(self._chain.request(parts))
+        holds = any(part.limit.is_concurrent for part in parts)
+        request = self._chain.request(parts, lease_id=self.id if holds else "")
+        asked_at = time.monotonic()
+        answer = yield from self._settle(request)
         if not answer.allowed:
             raise RateLimitExceeded(statuses(self._chain, parts, answer))
         self._add(own_amounts(parts))
+        if holds:
+            self._hold_on(request, asked_at)
+        yield from self._record_plan()
+
+    def _hold_on(self, request: Request, asked_at: float) -> None:
+        if self._hold is not None:
+            self._hold.add(request.parts)
+            return
+        self._hold = self._limiter._keep(Hold(request, asked_at, self._on_lost, here=self.degraded))
+        self._listen(self._hold)
 
     def _adjust_plan(self, /, **amounts: Any) -> Plan[None]:
         """Correct what was taken: +n took more, -n took less than thought. Never refuses; debt is repaid by refill."""
         self._check_active()
-        if self.degraded:
+        if not self._counts:
             return
-        self._chain.check_names(amounts)
+        self._chain.check_tokens(amounts)
         yield from self._force_plan(
             {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
         )
+        yield from self._record_plan()
 
     def _release_plan(self, /, **amounts: Any) -> Plan[None]:
         """Give back a part of what was taken."""
         self._check_active()
-        if self.degraded:
+        if not self._counts:
             return
         self._chain.check_names(amounts)
         given = {}
         for name, amount in amounts.items():
-            milli = signed_tokens_to_milli(amount, f"amount of {name!r}")
+            milli = self._chain.check_whole(name, signed_tokens_to_milli(amount, f"amount of {name!r}"), amount)
             taken = self._taken_milli.get(name, 0)
             if not 0 <= milli <= taken:
                 raise ValidationError(f"cannot release {amount!r} of {name!r}: the lease holds {from_milli(taken)}")
             given[name] = -milli
         yield from self._force_plan(given)
+        yield from self._record_plan()
 
-    def _force_plan(self, amounts: Mapping[str, int]) -> Plan[None]:
+    def _renew_plan(self) -> Plan[bool]:
+        """Hold on to the slots for as long again. It is done in the background too. False if they are lost."""
+        self._check_active()
+        hold = self._hold
+        if hold is not None and hold.parts and not hold.lost:
+            request, asked_at = hold.request(), time.monotonic()
+            hold.renewed(request, (yield from self._settle(request)), asked_at)
+        return not self.lost
+
+    def _sync_from_headers_plan(self, response: Any, *, names: Mapping[str, str] | None = None) -> Plan[VendorSync]:
+        """Learn from the vendor's response, as the limiter's `sync_from_headers` does, on the lease's own buckets."""
+        if self.degraded:
+            return VendorSync({})
+        return (yield from learn_plan(self._limiter, self._chain, response, names))
+
+    def _force_plan(self, amounts: Mapping[str, int], extra: Parts = ()) -> Plan[None]:
         moved = {name: milli for name, milli in amounts.items() if milli}
-        if not moved:
+        if not moved and not extra:
             return
         # Counted first: a force that is cancelled on its way still lands.
         self._add(moved)
+        lease_id = ""
+        if self._hold is not None:
+            lease_id = self._hold.lease_id
+            self._hold.keep({name for name, milli in self._taken_milli.items() if milli > 0})
+        request = Request(FORCE, self._chain.keys, (*self._chain.shape.spread(moved), *extra), lease_id=lease_id)
         try:
-            yield from Settle(Request(Mode.FORCE, self._chain.keys, self._chain.shape.spread(moved)))
+            yield from self._settle(request)
         except RateLimiterUnavailable:
             # Nobody knows whether it landed. What may have been given back must not be given back again.
             self._add({name: -milli for name, milli in moved.items() if milli > 0})
@@ -103,44 +197,78 @@ class BaseLease:
         except Exception:
             self._add({name: -milli for name, milli in moved.items()})
             raise
+        if lease_id:
+            self._limiter._lines.given_back(slots_of(request))
 
     def _add(self, amounts: Mapping[str, int]) -> None:
         for name, milli in amounts.items():
             self._taken_milli[name] = self._taken_milli.get(name, 0) + milli
 
+    @property
+    def _record(self) -> LeaseRecord | None:
+        return self._hold.record if self._hold else None
+
+    def _record_plan(self) -> Plan[None]:
+        """Say in the record what is taken by now."""
+        hold, record = self._hold, self._record
+        if hold is None or record is None or not record.restore or hold.lost:
+            return
+        if not (yield from record.write_plan(self._chain.keys, self._chain.shape.spread(self._taken_milli))):
+            hold.lose()
+
     def _commit_plan(self) -> Plan[None]:
-        """End the lease and keep what it took. For leases that are not used with `with`."""
+        """End the lease and keep what it took; slots come back. For leases that are not used with `with`."""
         self._check_active()
         self._ended = "committed"
-        yield from ()
+        yield from self._end_plan(keep=True)
 
     def _rollback_plan(self) -> Plan[None]:
         """End the lease and give back what it took."""
         self._check_active()
         self._ended = "rolled back"
-        taken = {name: -milli for name, milli in self._taken_milli.items() if milli > 0}
-        yield from self._force_plan(taken)
+        yield from self._end_plan(keep=False)
 
-    def _kept(self, error: BaseException | None) -> bool:
-        """At the end of the body: is there nothing to give back?"""
-        if not self._ended and (error is None or self._on_error == "keep"):
+    def _end_plan(self, *, keep: bool) -> Plan[None]:
+        limits = self._chain.shape.levels[0] if self._taken_milli else {}
+        taken = {name: milli for name, milli in self._taken_milli.items() if milli > 0}
+        back = {name: -milli for name, milli in taken.items() if not keep or limits[name].is_concurrent}
+        extra: Parts = ()
+        if self._hold is not None:
+            self._limiter._let_go(self._hold)
+            extra = tuple(part._replace(amount_milli=-part.amount_milli) for part in self._hold.marks())
+        record = self._record
+        if record is not None and not (yield from record.claim_plan()) and record.restore:
+            # It was given back by others, who thought us dead: what is kept has to be taken again.
+            back = {name: milli for name, milli in back.items() if limits[name].is_concurrent}
+            again = {name: milli for name, milli in taken.items() if keep and not limits[name].is_concurrent}
+            if again:
+                yield from self._settle(Request(FORCE, self._chain.keys, self._chain.shape.spread(again)))
+        yield from self._force_plan(back, extra)
+
+    def _nothing_to_do(self, error: BaseException | None) -> bool:
+        """At the end of the body: is there nothing to be said to the store?"""
+        if not self._ended and self._hold is None and (error is None or self._on_error == "keep"):
             self._ended = "committed"
         return bool(self._ended)
 
-    def _undo_plan(self) -> Plan[None]:
+    def _leave_plan(self, error: BaseException | None) -> Plan[None]:
+        keeps = error is None or self._on_error == "keep"
         try:
-            yield from self._rollback_plan()
-        except (RateLimiterUnavailable, LimiterClosed) as error:
-            # The body's own error matters more to the caller than this one.
-            log.warning("lease %s could not be rolled back: %s", self.id, error)
+            yield from self._commit_plan() if keeps else self._rollback_plan()
+        except (RateLimiterUnavailable, LimiterClosed) as unavailable:
+            # What the body did, or its own error, matters more to the caller than this.
+            what = "the slots of lease %s run out by themselves" if keeps else "lease %s could not be rolled back"
+            log.warning(f"{what}: %s", self.id, unavailable)
 
 
 class Lease(BaseLease):
     """What an `acquire` of RateLimiter yields."""
 
-    def __init__(self, limiter: RateLimiter, chain: Chain, parts: Parts | None, on_error: str) -> None:
-        super().__init__(chain, parts, on_error)
-        self._limiter = limiter
+    _limiter: RateLimiter
+
+    def _notify(self, result: Any) -> None:
+        if inspect.iscoroutine(result):
+            self._limiter._in_background(result)
 
     async def _perform(self, call: Call[Any]) -> Any:
         return await self._limiter._perform(call)
@@ -150,7 +278,9 @@ class Lease(BaseLease):
     release = coroutine(BaseLease._release_plan)
     commit = coroutine(BaseLease._commit_plan)
     rollback = coroutine(BaseLease._rollback_plan)
-    _undo = coroutine(BaseLease._undo_plan)
+    renew = coroutine(BaseLease._renew_plan)
+    sync_from_headers = coroutine(BaseLease._sync_from_headers_plan)
+    _leave = coroutine(BaseLease._leave_plan)
 
     async def __aenter__(self) -> Lease:
         self._check_active()
@@ -159,16 +289,14 @@ class Lease(BaseLease):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._kept(error):
-            await self._undo()
+        if not self._nothing_to_do(error):
+            await self._leave(error)
 
 
 class SyncLease(BaseLease):
     """What an `acquire` of SyncRateLimiter yields."""
 
-    def __init__(self, limiter: SyncRateLimiter, chain: Chain, parts: Parts | None, on_error: str) -> None:
-        super().__init__(chain, parts, on_error)
-        self._limiter = limiter
+    _limiter: SyncRateLimiter
 
     def _perform(self, call: Call[Any]) -> Any:
         return self._limiter._perform(call)
@@ -178,7 +306,9 @@ class SyncLease(BaseLease):
     release = blocking(BaseLease._release_plan)
     commit = blocking(BaseLease._commit_plan)
     rollback = blocking(BaseLease._rollback_plan)
-    _undo = blocking(BaseLease._undo_plan)
+    renew = blocking(BaseLease._renew_plan)
+    sync_from_headers = blocking(BaseLease._sync_from_headers_plan)
+    _leave = blocking(BaseLease._leave_plan)
 
     def __enter__(self) -> SyncLease:
         self._check_active()
@@ -187,5 +317,5 @@ class SyncLease(BaseLease):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._kept(error):
-            self._undo()
+        if not self._nothing_to_do(error):
+            self._leave(error)

@@ -12,6 +12,7 @@ from ..core.units import MILLI, from_milli
 from ..plan import GetRecords, ListBuckets, ListRecords, Plan
 from . import keys
 from .base import BaseLimiter
+from .hold import RECORDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ResourceCapacity:
         return sum(entity.available for entity in self.entities)
 
 
-def _all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> Plan[list[BucketRow]]:
+def all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> Plan[list[BucketRow]]:
     rows: dict[tuple[str, str], BucketRow] = {}  # a store may list one twice, and in any order
     cursor: str | None = None
     while True:
@@ -76,7 +77,7 @@ def _all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource
 def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[BucketStatus]]:
     """The entity's buckets that differ from full ones."""
     resource = None if resource is None else check_resource(resource)
-    rows = yield from _all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)
+    rows = yield from all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)
     return [
         BucketStatus(
             entity_id=row.entity_id,
@@ -88,6 +89,7 @@ def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None 
         )
         for row in rows
         for bucket in row.buckets
+        if bucket.limit.name != RECORDED
     ]
 
 
@@ -96,7 +98,7 @@ def get_resource_capacity_plan(limiter: BaseLimiter, resource: str, limit_name: 
     check_resource(resource)
     check_limit_name(limit_name)
     found: dict[str, EntityCapacity] = {}
-    for row in (yield from _all_buckets_plan(limiter, None, resource)):
+    for row in (yield from all_buckets_plan(limiter, None, resource)):
         for bucket in row.buckets:
             if bucket.limit.name == limit_name:
                 whole = bucket.available_milli() // MILLI

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ..plan import Plan, Sweep
+from ..core.bucket import Bucket
+from ..core.decide import FORCE, Part, Request
+from ..core.errors import VersionConflict
+from ..core.names import StoredId, parse_bucket_key
+from ..core.records import Delete, Record
+from ..core.slots import Slots
+from ..plan import ListRecords, Plan, SettleAll, Sweep, WriteRecords
+from . import keys
 from .base import BaseLimiter
+from .hold import RECORDED
+from .overview import all_buckets_plan
+
+_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """How much a `reconcile` has found: buckets that are full again, and records that have expired."""
+    """How much a `reconcile` has found.
 
+    `leases`: that held slots, or were recorded, and whose holders died. `restored`: those whose tokens it gave back.
+    `buckets`: that are full again. `records`: that have expired.
+    """
+
+    leases: int
+    restored: int
     buckets: int
     records: int
 
@@ -20,6 +38,86 @@ class Reconciled:
 
 
 def reconcile_plan(limiter: BaseLimiter) -> Plan[Reconciled]:
-    """Clear away what nobody needs any more, in the limiter's namespace. Any number of processes may do it at once."""
+    """Let go of what dead holders have kept, and clear away what nobody needs any more, in the limiter's namespace.
+
+    Any number of processes may do it at once.
+    """
     swept = yield from Sweep(limiter.namespace)
-    return Reconciled(swept.buckets, swept.records)
+    leases, restored = yield from _recorded_plan(limiter)
+    found = Reconciled(swept.leases + leases, restored, swept.buckets, swept.records)
+    limiter._events.tell("reconcile.done", namespace=limiter.namespace, **found.as_dict())
+    return found
+
+
+def _recorded_plan(limiter: BaseLimiter) -> Plan[tuple[int, int]]:
+    leases = restored = 0
+    cursor: str | None = None
+    while True:
+        page = yield from ListRecords(keys.leases_prefix(limiter.namespace), cursor, _PAGE)
+        dead = yield from _claimed_plan((yield from _dead_plan(limiter, page)))
+        yield from _restore_plan(limiter, dead)
+        leases += sum(not record.value["slots"] for record in dead)  # those with slots were swept
+        restored += sum(bool(record.value["taken"]) for record in dead)
+        cursor = page.cursor
+        if cursor is None:
+            return leases, restored
+
+
+def _dead_plan(limiter: BaseLimiter, records: Sequence[Record]) -> Plan[list[Record]]:
+    """Those that the store no longer knows to be alive. A lease ends with its record, so that these did not end."""
+    alive: dict[str, set[str]] = {}
+    dead = []
+    for record in records:
+        key = record.value["key"]
+        if key not in alive:
+            alive[key] = yield from _alive_plan(limiter, key)
+        if keys.last_part(record.key) not in alive[key]:
+            dead.append(record)
+    return dead
+
+
+def _alive_plan(limiter: BaseLimiter, key: str) -> Plan[set[str]]:
+    marks = (yield from _states_plan(limiter, key)).get(RECORDED)
+    return set(marks.holders) if isinstance(marks, Slots) else set()
+
+
+def _states_plan(limiter: BaseLimiter, key: str) -> Plan[dict[str, Bucket | Slots]]:
+    _, entity_id, resource = parse_bucket_key(key)
+    rows = yield from all_buckets_plan(limiter, StoredId(entity_id), resource)
+    return {state.limit.name: state for row in rows for state in row.buckets}
+
+
+def _claimed_plan(records: Sequence[Record]) -> Plan[list[Record]]:
+    """Those that nobody else was faster to delete: giving back is theirs who did."""
+    if not records:
+        return []
+    try:
+        yield from WriteRecords([Delete(record.key, record.version) for record in records])
+    except VersionConflict:
+        if len(records) == 1:
+            return []
+        middle = len(records) // 2
+        first = yield from _claimed_plan(records[:middle])
+        return first + (yield from _claimed_plan(records[middle:]))
+    return list(records)
+
+
+def _restore_plan(limiter: BaseLimiter, dead: Sequence[Record]) -> Plan[None]:
+    back: dict[str, dict[str, int]] = {}
+    for record in dead:
+        for key, name, milli in record.value["taken"]:
+            of_key = back.setdefault(key, {})
+            of_key[name] = of_key.get(name, 0) + milli
+    requests = []
+    for key, amounts in back.items():
+        states = yield from _states_plan(limiter, key)
+        # Under the limit that the bucket has by now. One that is not there is full.
+        parts = tuple(
+            Part(0, state.limit, -milli, state.revision)
+            for name, milli in amounts.items()
+            if isinstance(state := states.get(name), Bucket)
+        )
+        if parts:
+            requests.append(Request(FORCE, (key,), parts))
+    if requests:
+        yield from SettleAll(requests)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
-from ..core.limit import Limit
-from ..plan import Call, Once, Settle, Sleep, StoreCall, run
+from ..core.limit import DEFAULT_TTL_SECONDS, Limit
+from ..plan import Call, Nap, Once, Settle, SettleAll, SettleHere, Sleep, StoreCall, run
 from ..stores import InProcessStore, open_store
-from . import config, entities, life, overview, reconcile, tokens
+from . import config, entities, life, overview, reconcile, tokens, vendor
+from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import blocking
-from .chain import Chain
-from .clock import sleep_on
-from .coalesce import ThreadCoalescer, settler
+from .chain import ONE_OF_EACH, Chain
+from .clock import GLANCE_SECONDS, SystemClock, sleep_on
+from .coalesce import MAX_BATCH, ThreadCoalescer, settler
 from .decision import Decision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
+from .hold import Hold
+from .keeper import ThreadKeeper
 from .lease import SyncLease
+from .line import Lines
 from .once import ThreadOnce
+from .vendor import Wishes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +40,8 @@ class SyncRateLimiter(BaseLimiter):
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
         self._once = ThreadOnce()
+        self._lines = Lines(threading.Event, shared=not self._store.in_process)
+        self._keeper: ThreadKeeper = ThreadKeeper(self)
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:
             self._take = cast(InProcessStore, self._store).take
@@ -41,27 +49,56 @@ class SyncRateLimiter(BaseLimiter):
         elif self._coalesce:
             self._settle = ThreadCoalescer(self._settle_batch).settle
         else:
-            self._settle = settler(self._store.settle, self._now_ms)
+            self._settle = settler(partial(self._guarded, self._store.settle), self._now_ms)
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
-        return self._store.settle(batch, self._now_ms())
+        return self._guarded(self._store.settle, batch, self._now_ms())  # type: ignore[no-any-return]
+
+    def _guarded(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Ask the store, unless it is known to be away."""
+        self._breaker.check()
+        try:
+            result = method(*arguments)
+        except BaseException as error:
+            self._breaker.ended(error)
+            raise
+        self._breaker.worked()
+        return result
 
     def _perform(self, call: Call[Any]) -> Any:
         self._check_open()
         if isinstance(call, Settle):
             return self._settle(call.request)
+        if isinstance(call, SettleAll):
+            return self._settle_all(call.batch)
+        if isinstance(call, SettleHere):
+            return self._local.settle(call.request, self._clock.now_ms())
+        if isinstance(call, Nap):
+            return self._nap(call)
         if isinstance(call, Once):
             return self._once.run(call.key, lambda: run(call.plan(), self._perform))
         if isinstance(call, Sleep):
             return sleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
-        return getattr(self._store, call.method)(*call.arguments(self._now_ms()))
+        return self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
-    def _make_lease(self, chain: Chain, parts: Parts | None, on_error: str) -> SyncLease:
-        return SyncLease(self, chain, parts, on_error)
+    def _settle_all(self, batch: Sequence[Request]) -> list[Answer]:
+        answers: list[Answer] = []
+        for start in range(0, len(batch), MAX_BATCH):
+            answers += self._settle_batch(batch[start : start + MAX_BATCH])
+        return answers
+
+    def _nap(self, nap: Nap) -> None:
+        nap.bell.wait(nap.seconds if isinstance(self._clock, SystemClock) else min(nap.seconds, GLANCE_SECONDS))
+        nap.bell.clear()
+
+    def _make_lease(
+        self, chain: Chain, parts: Parts | None, on_error: str, hold: Hold | None = None, *, degraded: bool = False
+    ) -> SyncLease:
+        return SyncLease(self, chain, parts, on_error, hold, degraded=degraded)
 
     def acquire(
         self,
@@ -73,15 +110,32 @@ class SyncRateLimiter(BaseLimiter):
         max_wait: float = 0,
         on_error: OnError = "rollback",
         on_unavailable: OnUnavailable | None = None,
+        record_lease: bool = False,
+        restore_on_expiry: bool = False,
+        lease_ttl: float = DEFAULT_TTL_SECONDS,
+        on_lost: Callable[[SyncLease], object] | None = None,
     ) -> AbstractContextManager[SyncLease]:
         """Take from every limit named in `consume`, or raise RateLimitExceeded; give back if the body raises.
 
         `max_wait`: wait up to so many seconds for the tokens, first come, first served.
         `on_error="keep"`: keep what was taken even if the body raises.
+        `record_lease`: let the store know of the lease for as long as it lives; if it dies, `reconcile()` finds it
+        `lease_ttl` seconds later, and gives back its tokens if `restore_on_expiry`.
+        `on_lost`: called with the lease if it lost its slots (or its record), for others hold them now.
         """
         check_on_error(on_error)
-        arguments = (entity_id, resource, consume, limits)
-        return _Acquire(self, arguments, {"max_wait": max_wait, "on_unavailable": on_unavailable}, on_error)
+        wish = (entity_id, resource, consume, limits)
+        options = PLAIN
+        if (
+            max_wait != 0
+            or on_unavailable is not None
+            or record_lease
+            or restore_on_expiry
+            or lease_ttl is not DEFAULT_TTL_SECONDS
+            or on_lost is not None
+        ):
+            options = Options(max_wait, on_unavailable, record_lease, restore_on_expiry, lease_ttl, on_lost)
+        return _Acquire(self, wish, options, on_error)
 
     def try_acquire(
         self,
@@ -92,26 +146,104 @@ class SyncRateLimiter(BaseLimiter):
         *,
         max_wait: float = 0,
         on_unavailable: OnUnavailable | None = None,
+        record_lease: bool = False,
+        restore_on_expiry: bool = False,
+        lease_ttl: float = DEFAULT_TTL_SECONDS,
+        on_lost: Callable[[SyncLease], object] | None = None,
     ) -> Decision[SyncLease]:
-        """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail."""
-        if max_wait == 0 and on_unavailable is None and not self._closed:
+        """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail.
+
+        A lease that holds slots has to be ended: `decision.lease.commit()`.
+        """
+        options = PLAIN
+        if (
+            max_wait != 0
+            or on_unavailable is not None
+            or record_lease
+            or restore_on_expiry
+            or lease_ttl is not DEFAULT_TTL_SECONDS
+            or on_lost is not None
+        ):
+            options = Options(max_wait, on_unavailable, record_lease, restore_on_expiry, lease_ttl, on_lost)
+        return self._decide(entity_id, resource, consume, limits, options)
+
+    def _decide(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, Any],
+        limits: Iterable[Limit] | None,
+        options: Options,
+    ) -> Decision[SyncLease]:
+        if options is PLAIN and not self._closed and not self._watched:
             # The short cut past the plan, for the acquire that most acquires are.
             chain = self._cache.get(entity_id, resource)
             if chain is not None:
                 if limits is not None:
                     chain = chain.under(limits)
                 parts = chain.parts(consume)
-                if self._take is not None:
-                    return Decision(self, chain, parts, self._take(chain.keys, parts, self._clock.now_ms()))
-                try:
-                    return Decision(self, chain, parts, self._settle(chain.request(parts)))
-                except RateLimiterUnavailable:
-                    if self._policy(chain, None) != "allow":
-                        raise
-                    return Decision(self, chain)
-        plan = tokens.take_plan(self, entity_id, resource, consume, limits, max_wait, on_unavailable)
-        outcome = run(plan, self._perform)
-        return Decision(self, outcome.chain, outcome.parts, outcome.answer, outcome.max_wait_ms)
+                if not chain.shape.has_slots:
+                    if self._take is not None:
+                        return Decision(self, chain, parts, self._take(chain.keys, parts, self._clock.now_ms()))
+                    try:
+                        return Decision(self, chain, parts, self._settle(chain.request(parts)))
+                    except RateLimiterUnavailable as away:
+                        plan = away_plan(self, away, chain, entity_id, resource, consume, limits, options)
+                        return self._decision(run(plan, self._perform), options)
+        plan = told_plan(self, entity_id, resource, consume, limits, options)
+        return self._decision(run(plan, self._perform), options)
+
+    def _decision(self, outcome: Outcome, options: Options) -> Decision[SyncLease]:
+        chain, parts, degraded = outcome.chain, outcome.parts, outcome.degraded
+        decision: Decision[SyncLease] = Decision(self, chain, parts, outcome.answer, outcome.max_wait_ms, degraded)
+        if outcome.hold is not None:
+            decision._lease = self._make_lease(chain, parts, "rollback", outcome.hold, degraded=degraded)
+        elif options.on_lost is not None and decision.lease is not None:
+            decision.lease._on_lost = options.on_lost  # for slots that it may take later
+        return decision
+
+    def slot(
+        self,
+        dimension: str,
+        consume: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = 30,
+        limits: Iterable[Limit] | None = None,
+        on_error: OnError = "rollback",
+        on_unavailable: OnUnavailable | None = None,
+        on_lost: Callable[[SyncLease], object] | None = None,
+    ) -> AbstractContextManager[SyncLease]:
+        """`acquire` for a vendor's quota, `"openai#gpt-4o"`, that waits up to `timeout` seconds for its turn.
+
+        Without `consume`: one of every limit there is.
+        """
+        return self.acquire(
+            *vendor.dimension_of(self, dimension),
+            ONE_OF_EACH if consume is None else consume,
+            limits,
+            max_wait=timeout,
+            on_error=on_error,
+            on_unavailable=on_unavailable,
+            on_lost=on_lost,
+        )
+
+    def acquire_many(
+        self,
+        consume: Wishes,
+        *,
+        limits: Mapping[str, Iterable[Limit]] | None = None,
+        max_wait: float = 0,
+        on_error: OnError = "rollback",
+        on_unavailable: OnUnavailable | None = None,
+        on_lost: Callable[[SyncLease], object] | None = None,
+    ) -> AbstractContextManager[dict[str, SyncLease]]:
+        """`acquire` over several dimensions, all or nothing: `{"openai#gpt-4o": {"rpm": 1, "tpm": 500}, ...}`.
+
+        It gives a lease for each of them. None instead of amounts, or dimensions alone: one of every limit there is.
+        """
+        check_on_error(on_error)
+        options = Options(max_wait, on_unavailable, on_lost=on_lost)
+        return _AcquireMany(self, consume, limits, options, on_error)
 
     def limit(
         self,
@@ -146,6 +278,7 @@ class SyncRateLimiter(BaseLimiter):
     adjust = blocking(tokens.adjust_plan)
     penalize = blocking(tokens.penalize_plan)
     reset = blocking(tokens.reset_plan)
+    sync_from_headers = blocking(vendor.sync_from_headers_plan)
 
     create_entity = blocking(entities.create_entity_plan)
     get_entity = blocking(entities.get_entity_plan)
@@ -178,6 +311,7 @@ class SyncRateLimiter(BaseLimiter):
         """Let go of the store. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._keeper.close(self._store_timeout)
             self._store.close()
 
     def __enter__(self) -> SyncRateLimiter:
@@ -190,17 +324,15 @@ class SyncRateLimiter(BaseLimiter):
 
 
 class _Acquire(AbstractContextManager[SyncLease]):
-    def __init__(
-        self, limiter: SyncRateLimiter, arguments: tuple[Any, ...], options: dict[str, Any], on_error: OnError
-    ) -> None:
+    def __init__(self, limiter: SyncRateLimiter, wish: Wish, options: Options, on_error: OnError) -> None:
         self._limiter = limiter
-        self._arguments = arguments
+        self._wish = wish
         self._options = options
         self._on_error = on_error
         self._lease: SyncLease | None = None
 
     def __enter__(self) -> SyncLease:
-        decision = self._limiter.try_acquire(*self._arguments, **self._options)
+        decision = self._limiter._decide(*self._wish, self._options)
         self._lease = decision._take_lease(self._on_error)
         if self._lease is None:
             raise RateLimitExceeded(decision.statuses)
@@ -211,3 +343,36 @@ class _Acquire(AbstractContextManager[SyncLease]):
     ) -> None:
         assert self._lease is not None
         self._lease.__exit__(kind, error, traceback)
+
+
+class _AcquireMany(AbstractContextManager[dict[str, SyncLease]]):
+    def __init__(
+        self,
+        limiter: SyncRateLimiter,
+        consume: Wishes,
+        limits: Mapping[str, Iterable[Limit]] | None,
+        options: Options,
+        on_error: OnError,
+    ) -> None:
+        self._limiter = limiter
+        self._consume = consume
+        self._limits = limits
+        self._options = options
+        self._on_error = on_error
+        self._leases: dict[str, SyncLease] = {}
+
+    def __enter__(self) -> dict[str, SyncLease]:
+        plan = vendor.take_many_plan(self._limiter, self._consume, self._limits, self._options)
+        outcomes = run(plan, self._limiter._perform)
+        self._leases = {
+            dimension: self._limiter._make_lease(
+                outcome.chain, outcome.parts, self._on_error, outcome.hold, degraded=outcome.degraded
+            )
+            for dimension, outcome in outcomes.items()
+        }
+        return self._leases
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        run(vendor.leave_all_plan(self._leases.values(), error), self._limiter._perform)

@@ -1,70 +1,19 @@
-"""Acquiring, and everything else that moves or reads tokens without a lease."""
+"""Everything that moves or reads tokens without a lease."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ..core.decide import Answer, Mode, Parts, Request, refund
-from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.decide import Mode, Request
+from ..core.errors import ValidationError
 from ..core.limit import Limit
-from ..core.names import bucket_key, check_resource
-from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli, wait_to_ms
-from ..plan import DeleteBuckets, Plan, Settle, Sleep
-from .base import BaseLimiter, check_on_unavailable
+from ..core.names import bucket_key, check_resource, parse_bucket_key
+from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli
+from ..plan import DeleteBuckets, Plan, Settle
+from .base import BaseLimiter
 from .chain import Chain, Shape
 from .config import chain_plan
-
-log = logging.getLogger("headgate")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What `take_plan` found out. No parts and no answer: the store is away, and that is allowed."""
-
-    chain: Chain
-    parts: Parts | None = None
-    answer: Answer | None = None
-    max_wait_ms: int = 0
-
-
-def take_plan(
-    limiter: BaseLimiter,
-    entity_id: str,
-    resource: str,
-    consume: Mapping[str, Any],
-    limits: Iterable[Limit] | None,
-    max_wait: float,
-    on_unavailable: str | None,
-) -> Plan[Outcome]:
-    """Take, and sleep if the tokens were taken from the future. Whatever ends the sleep early gives them back."""
-    max_wait_ms = wait_to_ms(max_wait, "max_wait")
-    if on_unavailable is not None:
-        check_on_unavailable(on_unavailable)
-    chain = None
-    try:
-        chain = yield from chain_plan(limiter, entity_id, resource, limits)
-        parts = chain.parts(consume)
-        request = chain.request(parts, max_wait_ms)
-        answer = yield from Settle(request)
-    except RateLimiterUnavailable:
-        if limiter._policy(chain, on_unavailable) != "allow":
-            raise
-        return Outcome(chain or Chain((), Shape([], [])))
-    if answer.allowed and answer.wait_ms:
-        try:
-            yield from Sleep(answer.wait_ms / MILLI)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            try:
-                yield from Settle(refund(request))
-            except RateLimiterUnavailable as unavailable:
-                log.warning("a reservation could not be given back: %s", unavailable)
-            raise
-    return Outcome(chain, parts, answer, max_wait_ms)
 
 
 def available_plan(
@@ -105,7 +54,7 @@ def adjust_plan(
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
     if not isinstance(amounts, Mapping) or not amounts:
         raise ValidationError(f"amounts must name at least one limit, like {{'tpm': 120}}, not {amounts!r}")
-    chain.check_names(amounts)
+    chain.check_tokens(amounts)
     milli = {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
     yield from Settle(Request(Mode.FORCE, chain.keys, chain.shape.spread(milli)))
 
@@ -130,11 +79,20 @@ def penalize_plan(
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    yield from penalize_chain_plan(chain, block_ms, keep_milli)
+    _, stored_id, _ = parse_bucket_key(chain.keys[0])
+    limiter._events.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
+
+
+def penalize_chain_plan(chain: Chain, block_ms: int, keep_milli: int = MILLI) -> Plan[None]:
     own = Shape([chain.limits()], chain.shape.revisions).spread(dict.fromkeys(chain.limits(), 0))
     yield from Settle(Request(Mode.PENALIZE, chain.keys[:1], own, block_ms=block_ms, keep_milli=keep_milli))
 
 
 def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[None]:
-    """Make the entity's buckets on the resource full again, penalties and debts forgotten. Ancestors keep theirs."""
+    """Make the entity's buckets on the resource full again, penalties and debts forgotten, all slots free.
+
+    Ancestors keep theirs. A lease that held a slot loses it.
+    """
     key = bucket_key(limiter.namespace, limiter._stored_id(entity_id), check_resource(resource))
     yield from DeleteBuckets([key])

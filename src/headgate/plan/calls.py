@@ -27,6 +27,28 @@ class Settle(Call[Answer]):
 
 
 @dataclass(frozen=True, slots=True)
+class SettleAll(Call[list[Answer]]):
+    """Many requests in one go, apart from those of others."""
+
+    batch: Sequence[Request]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleHere(Call[Answer]):
+    """While the store is away: in this process, on its share of the limits."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Nap(Call[None]):
+    """Sleep until the bell rings (a threading.Event or an asyncio.Event), and no longer than so many seconds."""
+
+    bell: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep(Call[None]):
     seconds: float
 

@@ -11,11 +11,14 @@ Rules
 - `get_records` sees all keys at one moment, or one after the other in their order.
 - A `settle` that is cancelled either has not happened, or ends with SettledThenCancelled.
 - Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
+- A part whose limit is concurrent is about slots (core/slots.py), kept by lease id with the moment they run out. A
+  limit that becomes one of the other kind starts anew.
 - `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
 - No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may
   then have happened or not), PartlyUnavailable when only a part of it did, ValidationError when what the URL names
   cannot be used.
-- Buckets that are full again may be forgotten at any time; `sweep` does it for what a store does not forget by itself.
+- Buckets that are full again may be forgotten at any time; `sweep` does it for what a store does not forget by itself,
+  and lets go of the slots that have run out.
 - A page may be empty; the last one is the one without a cursor. `list_buckets` may list a row twice, in any order.
 - A `write_records` has at most MAX_CHANGES changes, and no record twice.
 - Keys start with a namespace and a slash. A store keeps namespaces apart by that alone; the records of one call are of

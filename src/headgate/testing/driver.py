@@ -21,6 +21,8 @@ class Blocking:
     def _wrapped(self, value: Any) -> Any:
         if inspect.iscoroutine(value):
             value = self._loop.run_until_complete(value)
+        if isinstance(value, dict):
+            return {name: self._wrapped(of_name) for name, of_name in value.items()}
         kind = type(value)
         of_ours = kind.__module__.startswith("headgate.limiter")
         return Blocking(value, self._loop) if of_ours and not hasattr(kind, "__dataclass_fields__") else value

@@ -76,17 +76,78 @@ class ModelBucket:
         return floor(min(self.tokens, Fraction(0)) if self.blocked_until_ms > self.at_ms else self.tokens)
 
 
+class ModelSlot(NamedTuple):
+    """One slot that is taken."""
+
+    lease: str
+    until_ms: int
+
+
+@dataclass
+class ModelSlots:
+    """The slots of a concurrent limit that are taken, one by one."""
+
+    limit: Limit
+    at_ms: int
+    taken: tuple[ModelSlot, ...] = ()
+    blocked_until_ms: int = 0
+    revision: int = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.limit.capacity_milli // 1000
+
+    def of(self, lease: str) -> int:
+        return sum(slot.lease == lease for slot in self.taken)
+
+    def at(self, now_ms: int) -> ModelSlots:
+        now_ms = max(now_ms, self.at_ms)
+        return replace(self, taken=tuple(slot for slot in self.taken if slot.until_ms > now_ms), at_ms=now_ms)
+
+    def under(self, limit: Limit, revision: int) -> ModelSlots:
+        if limit == self.limit or 0 < revision < self.revision:
+            return self
+        return replace(self, limit=limit, revision=revision or self.revision)
+
+    def wait_ms(self, amount: Fraction) -> int | None:
+        """The first moment at which enough have run out."""
+        if amount > self.capacity:
+            return None
+        moments = sorted({self.at_ms, *(slot.until_ms for slot in self.taken)})
+        free_at = next(ms for ms in moments if amount == 0 or len(self.at(ms).taken) + amount <= self.capacity)
+        return max(free_at, self.blocked_until_ms) - self.at_ms
+
+    def less(self, amount: Fraction, lease: str, ttl_ms: int) -> ModelSlots:
+        """With so many more for the lease, or fewer, all of them for its ttl from now."""
+        others = tuple(slot for slot in self.taken if slot.lease != lease)
+        its = ModelSlot(lease, self.at_ms + ttl_ms)
+        return replace(self, taken=others + (its,) * (self.of(lease) + int(amount)))
+
+    def available(self) -> int:
+        free = self.capacity - len(self.taken)
+        return min(free, 0) if self.blocked_until_ms > self.at_ms else free
+
+
+ModelState: TypeAlias = "ModelBucket | ModelSlots"
+
+
+def _new(charge: ModelCharge, now_ms: int) -> ModelState:
+    if charge.limit.is_concurrent:
+        return ModelSlots(charge.limit, now_ms, revision=charge.revision)
+    return ModelBucket.full(charge, now_ms)
+
+
 @dataclass
 class ModelLimiter:
     """Buckets by place, and the same verbs as a limiter, on charges instead of entities."""
 
-    buckets: dict[Place, ModelBucket] = field(default_factory=dict)
+    buckets: dict[Place, ModelState] = field(default_factory=dict)
 
-    def look(self, charges: Charges, now_ms: int) -> dict[Place, ModelBucket]:
+    def look(self, charges: Charges, now_ms: int) -> dict[Place, ModelState]:
         """The buckets at `now_ms` under the limits of the charges. Looking lets time pass, and changes nothing else."""
         seen = {}
         for place, charge in charges.items():
-            bucket = self.buckets.get(place, ModelBucket.full(charge, now_ms)).at(now_ms)
+            bucket = self.buckets.get(place, _new(charge, now_ms)).at(now_ms)
             self.buckets[place] = bucket
             seen[place] = bucket.under(charge.limit, charge.revision)
         return seen
@@ -95,24 +156,41 @@ class ModelLimiter:
         seen = self.look(charges, now_ms)
         return {place: seen[place].wait_ms(amount) for place, (_, amount, _) in charges.items()}
 
-    def take(self, charges: Charges, now_ms: int, max_wait_ms: int = 0) -> tuple[bool, int | None]:
+    def take(self, charges: Charges, now_ms: int, max_wait_ms: int = 0, lease: str = "") -> tuple[bool, int | None]:
         seen = self.look(charges, now_ms)
         waits = [seen[place].wait_ms(amount) for place, (_, amount, _) in charges.items()]
         longest = None if None in waits else max(wait for wait in waits if wait is not None)
         allowed = longest is not None and longest <= max_wait_ms
-        for place, (_, amount, _) in charges.items():
-            self.buckets[place] = seen[place].less(amount) if allowed else seen[place]
+        for place, charge in charges.items():
+            self.buckets[place] = _less(seen[place], charge, charge.amount, lease) if allowed else seen[place]
         return allowed, longest
 
-    def force(self, charges: Charges, now_ms: int) -> None:
+    def force(self, charges: Charges, now_ms: int, lease: str = "") -> None:
+        """Slots are only given back, by those who have them."""
         seen = self.look(charges, now_ms)
-        for place, (_, amount, _) in charges.items():
-            self.buckets[place] = seen[place].less(amount)
+        for place, charge in charges.items():
+            state, amount = seen[place], charge.amount
+            if isinstance(state, ModelSlots):
+                amount = max(amount, Fraction(-state.of(lease)))
+            self.buckets[place] = _less(state, charge, amount, lease)
+
+    def renew(self, charges: Charges, now_ms: int, lease: str) -> bool:
+        """Whether the lease still has slots at every place."""
+        seen = self.look(charges, now_ms)
+        for place, state in seen.items():
+            self.buckets[place] = _less(state, charges[place], Fraction(0), lease)
+        return all(isinstance(state, ModelSlots) and state.of(lease) > 0 for state in seen.values())
 
     def penalize(self, charges: Charges, now_ms: int, block_ms: int, keep_milli: int) -> None:
         for place, bucket in self.look(charges, now_ms).items():
             if block_ms:
                 bucket = replace(bucket, blocked_until_ms=max(bucket.blocked_until_ms, bucket.at_ms + block_ms))
-            if keep_milli < 1000 and bucket.tokens > 0:
+            if keep_milli < 1000 and isinstance(bucket, ModelBucket) and bucket.tokens > 0:
                 bucket = replace(bucket, tokens=_tokens(floor(bucket.tokens * 1000) * keep_milli // 1000))
             self.buckets[place] = bucket
+
+
+def _less(state: ModelState, charge: ModelCharge, amount: Fraction, lease: str) -> ModelState:
+    if isinstance(state, ModelSlots):
+        return state.less(amount, lease, charge.limit.period_ms)
+    return state.less(amount)

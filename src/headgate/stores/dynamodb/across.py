@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from copy import copy
 
 from ...core.bucket import Bucket
-from ...core.decide import FORCE, PEEK, PENALIZE, TAKE, Answer, Level, Part, Request
-from ...core.errors import RateLimiterUnavailable
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request
+from ...core.errors import Contended
 from ...plan import Plan, Sleep
+from .bucket_ledger import BucketLedger
 from .cache import Cache
 from .deliver import Deliverer
-from .forms import Place
+from .forms import Place, Write
 from .ledger import Ledger
 from .reads import read_items_plan
 from .rows import NEW, Row, read_row
@@ -27,11 +28,11 @@ _TRIES = 12
 class Pool:
     """All shards of the buckets of an entity on a resource."""
 
-    def __init__(self, ledgers: Sequence[Ledger]) -> None:
+    def __init__(self, ledgers: Sequence[BucketLedger]) -> None:
         self.ledgers = ledgers
 
     def buckets(self, part: Part) -> list[Bucket]:
-        return [ledger.reshaped(part) for ledger in self.ledgers]
+        return [ledger.bucket(part) for ledger in self.ledgers]
 
     def wait_ms(self, part: Part) -> int | None:
         """The first moment at which all shards together have the amount."""
@@ -48,7 +49,7 @@ class Pool:
                 low = middle + 1
         return low
 
-    def _both(self, buckets: list[Bucket]) -> zip[tuple[Ledger, Bucket]]:
+    def _both(self, buckets: list[Bucket]) -> zip[tuple[BucketLedger, Bucket]]:
         return zip(self.ledgers, buckets)
 
     def _there(self, buckets: list[Bucket], wait_ms: int) -> list[int]:
@@ -86,6 +87,19 @@ class Pool:
         for ledger, share in zip(self.ledgers, shares):
             ledger.move(part, share)
 
+    def lower(self, part: Part) -> None:
+        """So that all together have the amount, if they have more: each keeps its share of it. Debts stay."""
+        there = self._there(self.buckets(part), 0)
+        if sum(there) < part.amount_milli:
+            return
+        total = sum(has for has in there if has > 0)
+        left = max(0, part.amount_milli) - sum(has for has in there if has < 0)
+        for ledger, has in zip(self.ledgers, there):
+            if has > 0:
+                share = left * has // total  # never more than it has: of what is left, no more is to be kept
+                ledger.move(part, share, LOWER)
+                left, total = left - share, total - has
+
 
 class Across:
     def __init__(self, deliver: Deliverer, cache: Cache, writer: Writer) -> None:
@@ -98,7 +112,7 @@ class Across:
             pools = yield from self.pools_plan(places, now_ms)
             answer = _decide(request, pools, evenly=turn > 0)
             ledgers = [ledger for pool in pools for ledger in pool.ledgers]
-            writes = {ledger: write for ledger in ledgers if (write := ledger.write())}
+            writes: dict[Ledger, Write] = {ledger: write for ledger in ledgers if (write := ledger.write())}
             news = yield from self._writer.round_plan(writes, [])
             for ledger in ledgers:
                 known = news[ledger].row if ledger in news else ledger.row
@@ -112,7 +126,7 @@ class Across:
             if all(one.done for one in news.values()):
                 return answer
             yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
-        raise RateLimiterUnavailable("too many others write to the same buckets of DynamoDB at once")
+        raise Contended("too many others write to the same buckets of DynamoDB at once")
 
     def pools_plan(self, places: Sequence[Place], now_ms: int) -> Plan[list[Pool]]:
         firsts = [place._replace(shard=0) for place in places]
@@ -133,17 +147,17 @@ class Across:
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_row(item) for key, item in items.items()}
 
-    def _ledger(self, place: Place, row: Row, now_ms: int) -> Ledger:
+    def _ledger(self, place: Place, row: Row, now_ms: int) -> BucketLedger:
         seen = self._cache.get(place)
-        ledger = Ledger(place, row, now_ms, seen.at_ms if seen else None)
+        ledger = BucketLedger(place, row, now_ms, seen.at_ms if seen else None)
         ledger.together = True
         return ledger
 
 
 def _decide(request: Request, pools: Sequence[Pool], *, evenly: bool) -> Answer:
-    waits = [pools[part.level].wait_ms(part) for part in request.parts]
+    waits = [None if request.mode is RENEW else pools[part.level].wait_ms(part) for part in request.parts]
     longest = None if None in waits else max((wait or 0 for wait in waits), default=0)
-    allowed = request.mode is not TAKE or (longest is not None and longest <= request.max_wait_ms)
+    allowed = request.mode not in (TAKE, RENEW) or (longest is not None and longest <= request.max_wait_ms)
     if allowed:
         for part, wait_ms in zip(request.parts, waits):
             pool = pools[part.level]
@@ -151,6 +165,8 @@ def _decide(request: Request, pools: Sequence[Pool], *, evenly: bool) -> Answer:
                 pool.take(part, wait_ms or 0, evenly=evenly)
             elif request.mode is FORCE:
                 pool.force(part)
+            elif request.mode is LOWER:
+                pool.lower(part)
             elif request.mode is PENALIZE:
                 for ledger in pool.ledgers:
                     ledger.apply(request, [part])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.bucket import Bucket
+from ...core.decide import State
 from ...core.errors import ValidationError
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
@@ -13,24 +14,29 @@ from ...plan import Plan
 from . import keys
 from .across import Across, Pool
 from .attributes import attribute
+from .bucket_ledger import BucketLedger
 from .cache import Cache
 from .deliver import Deliverer
-from .exchange import Attributes, Failed, Send
+from .exchange import Attributes, Failed, Item, Send
 from .forms import Place
-from .ledger import Ledger
 from .namespaces import Namespaces
-from .rows import NEW, bucket_of
+from .rows import NEW, Row, bucket_of
 from .shards import sharded_item
+from .slot_items import SlotPlace
+from .slots import SlotShelf, listed
 
 _PAGE = 100
 
 
 class Buckets:
-    def __init__(self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, across: Across) -> None:
+    def __init__(
+        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, across: Across, slots: SlotShelf
+    ) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
         self._cache = cache
         self._across = across
+        self._slots = slots
 
     # Listing
 
@@ -46,10 +52,11 @@ class Buckets:
         else:
             places, after = yield from self._first_shards_plan(ns, entity_id, resource, cursor)
         pools = yield from self._across.pools_plan(places, now_ms)
+        slots = yield from self._slots.rows_plan(places)
         rows = [
-            BucketRow(place.entity_id, place.resource, merged)
+            BucketRow(place.entity_id, place.resource, states)
             for place, pool in zip(places, pools)
-            if (merged := _merged(pool))
+            if (states := _states(pool, slots.get(place, NEW), now_ms))
         ]
         return Page(rows, after)
 
@@ -74,10 +81,10 @@ class Buckets:
             parameters["ExclusiveStartKey"] = _start_at(cursor, ns, index)
         reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
         assert not isinstance(reply, Failed)
-        found = [row["PK"]["S"] for row in reply["Items"] if row["SK"]["S"] == keys.STATE]
+        found = {row["PK"]["S"]: None for row in reply["Items"] if row["SK"]["S"] in (keys.STATE, keys.SLOTS)}
         places = [Place(*keys.parse_bucket_pk(pk)) for pk in found]
         last = reply.get("LastEvaluatedKey")
-        return [place for place in places if place.shard == 0], last["PK"]["S"] if last else None
+        return [place for place in places if place.shard == 0], _cursor(last) if last else None
 
     # Deleting
 
@@ -87,6 +94,7 @@ class Buckets:
             ns = yield from self._namespaces.find_plan(namespace)
             if ns is not None:
                 yield from self._delete_one_plan(Place(ns, entity_id, resource, 0))
+                yield from self._slots.delete_plan(Place(ns, entity_id, resource, 0))
 
     def _delete_one_plan(self, first: Place) -> Plan[None]:
         while True:
@@ -120,14 +128,16 @@ class Buckets:
     # Sweeping
 
     def sweep_plan(self, namespace: str, now_ms: int) -> Plan[Swept]:
-        """Buckets with shards that are full again: they are as if never used, and need not be kept."""
+        """Buckets with shards that are full again: they are as if never used, and need not be kept. And the leases that
+        have run out."""
         ns = yield from self._namespaces.find_plan(namespace)
-        swept = 0
+        swept = leases = 0
         if ns is not None:
             for first in (yield from self._with_shards_plan(ns)):
                 (pool,) = yield from self._across.pools_plan([first], now_ms)
                 swept += yield from self._merge_plan(pool, now_ms)
-        return Swept(buckets=swept)
+            leases = yield from self._slots.sweep_plan(ns, now_ms)
+        return Swept(buckets=swept, leases=leases)
 
     def _with_shards_plan(self, ns: str) -> Plan[list[Place]]:
         found: list[Place] = []
@@ -181,9 +191,21 @@ def _if_unchanged(row: Any) -> dict[str, Any]:
     return {"ConditionExpression": condition, "ExpressionAttributeValues": values}
 
 
+def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
+    """All limits in order. Of one that has been of both kinds, as it was used last."""
+    merged: dict[str, State] = {}
+    for bucket in _merged(pool):
+        merged[bucket.limit.name] = bucket
+    used = (pool.ledgers[0].row or NEW).states
+    for name, one in listed(slots, now_ms).items():
+        if name not in used or used[name].at_ms < slots.states[name].at_ms:
+            merged[name] = one
+    return tuple(state for _, state in sorted(merged.items()))
+
+
 def _merged(pool: Pool) -> tuple[Bucket, ...]:
     """What all shards have together, as one bucket for each limit."""
-    parts: dict[str, list[tuple[Ledger, Bucket]]] = {}
+    parts: dict[str, list[tuple[BucketLedger, Bucket]]] = {}
     for ledger in pool.ledgers:
         for name, state in (ledger.row or NEW).states.items():
             parts.setdefault(name, []).append((ledger, bucket_of(state, max(ledger.now_ms, state.at_ms))))
@@ -198,10 +220,17 @@ def _merged(pool: Pool) -> tuple[Bucket, ...]:
     return tuple(merged)
 
 
+def _cursor(last: Item) -> str:
+    """The key of the last bucket of a page, or of the slots beside it."""
+    pk: str = last["PK"]["S"]
+    return f"{pk}{keys.SLOTS}" if last["SK"]["S"] == keys.SLOTS else pk
+
+
 def _start_at(cursor: str, ns: str, index: str) -> dict[str, Attributes]:
-    """A cursor is the key of the last bucket of a page. It comes from outside."""
+    """A cursor comes from outside."""
+    kind = SlotPlace if cursor.endswith(keys.SLOTS) else Place
     try:
-        place = Place(*keys.parse_bucket_pk(cursor))
+        place = kind(*keys.parse_bucket_pk(cursor.removesuffix(keys.SLOTS)))
     except ValueError:
         raise ValidationError(f"cursor {cursor!r} is none that this listing has given") from None
     if place.ns != ns:

@@ -155,24 +155,26 @@ class LimitsHome(Home):
             "on_unavailable": value.get("on_unavailable"),
         }
         for limit in limits:
-            name = self._fields(limit, "name", *_NUMBERS)["name"]
-            values |= {f"l_{name}_{suffix}": _decimal(limit[field]) for field, suffix in _NUMBERS.items()}
+            numbers = _SLOT_NUMBERS if "slots" in limit else _NUMBERS
+            name = self._fields(limit, "name", *numbers)["name"]
+            values |= {f"l_{name}_{suffix}": _decimal(limit[field]) for field, suffix in numbers.items()}
         return values
 
     def decode(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         names = values["limit_names"].split(",") if values["limit_names"] else []
-        value: dict[str, Any] = {
-            "limits": [
-                {"name": name, **{field: _plain(values[f"l_{name}_{suffix}"]) for field, suffix in _NUMBERS.items()}}
-                for name in names
-            ]
-        }
+        value: dict[str, Any] = {"limits": [_limit(name, values) for name in names]}
         if "on_unavailable" in values:
             value["on_unavailable"] = values["on_unavailable"]
         return value
 
 
 _NUMBERS = {"capacity": "cp", "refill_amount": "ra", "refill_period_seconds": "rp"}
+_SLOT_NUMBERS = {"slots": "sl", "ttl_seconds": "tl"}
+
+
+def _limit(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = _SLOT_NUMBERS if f"l_{name}_sl" in values else _NUMBERS
+    return {"name": name, **{field: _plain(values[f"l_{name}_{suffix}"]) for field, suffix in numbers.items()}}
 
 
 def _decimal(number: float) -> int | Decimal:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from . import keys
 from .attributes import item_of
@@ -83,8 +83,19 @@ class Place(NamedTuple):
         )
 
 
+class Write(Protocol):
+    """What is written to an item at once."""
+
+    def update(self, table: str) -> Send: ...
+    def transact(self, table: str) -> dict[str, Any]:
+        """The parameters of an Update, alone or in a transaction."""
+
+    def statement(self, table: str) -> dict[str, Any] | None:
+        """The same as a statement, many of which go in one request; None if it cannot be said so."""
+
+
 class ItemWrite(NamedTuple):
-    """`row`: the item as it is believed to be, None if nothing is known of it."""
+    """Of buckets. `row`: the item as it is believed to be, None if nothing is known of it."""
 
     place: Place
     row: Row | None
@@ -94,22 +105,12 @@ class ItemWrite(NamedTuple):
 
     @property
     def ttl(self) -> int:
-        """The time to live that has to be written, or 0: the one it has will do, or it has none because of its shards.
-
-        It is never taken back, so that whoever knows an older item knows too little, not too much. DynamoDB goes by its
-        own clock, whatever clock the limiter was given.
-        """
-        row = self.row
-        if row is not None and row.shard_count > 1:
-            return 0
-        needed = int(time.time()) + -(-(self.full_at_ms - self.at_ms) // 1000)
-        return 0 if row is not None and row.ttl > needed else needed + MARGIN_SECONDS
+        return time_to_live(self.row, self.full_at_ms - self.at_ms)
 
     def update(self, table: str) -> Send:
         return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"})
 
     def transact(self, table: str) -> dict[str, Any]:
-        """The parameters of an Update, alone or in a transaction."""
         expression = _Expression()
         exists = self.row is not None and bool(self.row.states)
         expression.names["#sc"] = "shard_count"
@@ -143,7 +144,6 @@ class ItemWrite(NamedTuple):
         }
 
     def statement(self, table: str) -> dict[str, Any] | None:
-        """The same as a statement, many of which go in one request; None if it cannot be said so."""
         if self.row is None or self.ttl or any(limit.form not in _STATEMENTS for limit in self.limits):
             return None
         text = _statement_text(table, tuple((limit.name, limit.form) for limit in self.limits))
@@ -155,6 +155,18 @@ class ItemWrite(NamedTuple):
             conditions += {Form.BUSY: [limit.low, limit.high], Form.IDLE: [limit.high]}.get(limit.form, [])
         parameters = [*map(_number, sets), *self.place.key.values(), *texts, *map(_number, conditions)]
         return {"Statement": text, "Parameters": parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+def time_to_live(row: Row | None, needed_ms: int) -> int:
+    """The one that has to be written, or 0: the one it has will do, or it has none because of its shards.
+
+    It is never taken back, so that whoever knows an older item knows too little, not too much. DynamoDB goes by its own
+    clock, whatever clock the limiter was given.
+    """
+    if row is not None and row.shard_count > 1:
+        return 0
+    needed = int(time.time()) + -(-needed_ms // 1000)
+    return 0 if row is not None and row.ttl > needed else needed + MARGIN_SECONDS
 
 
 _STATEMENTS = {Form.BUSY, Form.IDLE, Form.GIVE}

@@ -8,6 +8,7 @@
     revision of limits    {ns}/SYSTEM#                        #REVISION
     buckets with shards   {ns}/BUCKET#                        #SHARDED#{id}#{resource}
     buckets               {ns}/BUCKET#{id}#{resource}#{shard} #STATE
+    slots                 {ns}/BUCKET#{id}#{resource}#0       #SLOTS
     usage                 {ns}/ENTITY#{id}                    #USAGE#{resource}#{window}#{start}
     audit event           {ns}/AUDIT#{id}                     #AUDIT#{timestamp}
     any other record      {ns}/RECORD#                        #RECORD#{name}
@@ -26,6 +27,7 @@ DEFAULT = "_default_"  # instead of a resource: no resource starts with an under
 
 META = "#META"
 STATE = "#STATE"
+SLOTS = "#SLOTS"
 CONFIG = "#CONFIG"
 REVISION = "#REVISION"
 VERSION = "#VERSION"
@@ -143,6 +145,12 @@ def gsi3_pk_entity(ns: str, entity_id: str) -> str:
 
 def gsi3_sk_bucket(resource: str, shard: int) -> str:
     return f"BUCKET#{resource}#{shard}"
+
+
+def gsi4_sk_slots(ns: str, entity_id: str = "", resource: str = "") -> str:
+    """Among the buckets of the namespace, and before all of them: no id begins with #. Without an id, how all begin."""
+    start = f"{pk_sharded(ns)}#"
+    return f"{start}{entity_id}#{resource}" if entity_id else start
 
 
 # Reading them

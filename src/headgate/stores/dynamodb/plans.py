@@ -11,10 +11,12 @@ from .across import Across
 from .buckets import Buckets
 from .cache import Cache
 from .deliver import Deliverer
+from .mixed import MixedSettler
 from .namespaces import Namespaces
 from .records import Records
 from .settle import Settler
 from .shards import Shards
+from .slots import SlotShelf
 from .table import Table
 from .url import Settings
 from .writer import Writer
@@ -28,11 +30,17 @@ class Plans:
         across = Across(deliver, cache, writer)
         self.shards = Shards(deliver, cache)
         self._settler = Settler(writer, self.namespaces, self.shards, across)
-        self._buckets = Buckets(deliver, self.namespaces, cache, across)
+        slots = SlotShelf(deliver, cache)
+        self._mixed = MixedSettler(writer, self.namespaces, self.shards, across, slots)
+        self._buckets = Buckets(deliver, self.namespaces, cache, across, slots)
         self._records = Records(deliver, self.namespaces)
         self._table = Table(deliver)
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
+        for request in batch:
+            for part in request.parts:
+                if not part.limit.refill_milli:
+                    return self._mixed.settle_plan(batch, _given(now_ms))
         return self._settler.settle_plan(batch, _given(now_ms))
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:

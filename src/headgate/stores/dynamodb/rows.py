@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
 from ...core.decide import Part
@@ -26,12 +27,14 @@ from .exchange import Item
 
 PREFIX = "b_"
 
+Held: TypeAlias = "tuple[int, int]"  # millislots, and when they run out
+
 
 class State(NamedTuple):
     """One limit of an item.
 
     `at_ms`: when it was last written, by the writer's clock. `written`: the limit as the item has it, with a penalty if
-    there is one.
+    there is one. Of slots (slot_items.py), `v` is how many are taken, and `holders` says by which leases.
     """
 
     limit: Limit
@@ -41,6 +44,7 @@ class State(NamedTuple):
     written: str
     blocked_until_ms: int
     consumed_milli: int
+    holders: Mapping[str, Held] = MappingProxyType({})
 
 
 class Row(NamedTuple):
@@ -86,27 +90,27 @@ def read_row(item: Item) -> Row:
     for attribute, value in item.items():
         if attribute.startswith(PREFIX) and attribute.endswith("_lm"):
             name = attribute[len(PREFIX) : -len("_lm")]
-            limit, blocked_until_ms = _read_limit(name, value["S"])
+            limit, blocked_until_ms = read_limit(name, value["S"])
             states[name] = State(
                 limit,
-                _number(item, f"{PREFIX}{name}_vt"),
-                _number(item, f"{PREFIX}{name}_at"),
-                _number(item, f"{PREFIX}{name}_rv"),
+                number(item, f"{PREFIX}{name}_vt"),
+                number(item, f"{PREFIX}{name}_at"),
+                number(item, f"{PREFIX}{name}_rv"),
                 value["S"],
                 blocked_until_ms,
-                _number(item, f"{PREFIX}{name}_tc"),
+                number(item, f"{PREFIX}{name}_tc"),
             )
-    return Row(states, _number(item, "shard_count") or 1, _number(item, "ttl"), _number(item, "wcu"))
+    return Row(states, number(item, "shard_count") or 1, number(item, "ttl"), number(item, "wcu"))
 
 
 @lru_cache(10_000)
-def _read_limit(name: str, written: str) -> tuple[Limit, int]:
+def read_limit(name: str, written: str) -> tuple[Limit, int]:
     shape, _, blocked = written.partition("!")
     capacity, refill, period = map(int, shape.split("/"))
     return Limit.from_stored(name, capacity, refill, period), int(blocked or 0)
 
 
-def _number(item: Item, attribute: str) -> int:
+def number(item: Item, attribute: str) -> int:
     found = item.get(attribute)
     if not found:
         return 0

@@ -15,8 +15,8 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 
-from ...core.decide import FORCE, PEEK, PENALIZE, TAKE, Answer, Level, Part, Request
-from ...core.errors import HeadgateError, PartlyUnavailable, RateLimiterUnavailable
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request
+from ...core.errors import Contended, HeadgateError, PartlyUnavailable, RateLimiterUnavailable, ValidationError
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
 from .across import Across
@@ -38,7 +38,7 @@ class Job:
 
     __slots__ = ("answer", "applied", "decided", "error", "ledgers", "levels", "raced", "request", "slow")
 
-    def __init__(self, request: Request, ledgers: list[Ledger]) -> None:
+    def __init__(self, request: Request, ledgers: Sequence[Ledger]) -> None:
         self.request = request
         self.ledgers = ledgers  # by level
         self.levels: dict[Part, Level] = {}
@@ -46,18 +46,22 @@ class Job:
         self.slow = False  # it is read first, and then written in a transaction
         self.raced = False  # which was in vain: others are faster
         self.answer: Answer | None = None
-        self.error: RateLimiterUnavailable | None = None
+        self.error: HeadgateError | None = None
 
     @property
     def over(self) -> bool:
         return self.answer is not None or self.error is not None
+
+    def of(self, part: Part) -> Ledger:
+        """The item that a part is about."""
+        return self.ledgers[part.level]
 
     def left(self) -> dict[Ledger, list[Part]]:
         """The parts that are still to be written, by item."""
         found: dict[Ledger, list[Part]] = {}
         for part in self.request.parts:
             if part not in self.levels:
-                found.setdefault(self.ledgers[part.level], []).append(part)
+                found.setdefault(self.of(part), []).append(part)
         return found
 
     def done(self, ledger: Ledger, parts: list[Part]) -> None:
@@ -65,18 +69,17 @@ class Job:
         self.levels |= zip(parts, ledger.apply(self.request, parts).levels)
         if len(self.levels) == len(self.request.parts):
             levels = [self.levels[part] for part in self.request.parts]
-            self.answer = Answer(True, _longest(levels), levels)
+            longest = longest_of(levels)
+            self.answer = Answer(self.request.mode is not RENEW or longest is not None, longest, levels)
 
     def refunds(self) -> list[Job]:
         """What gives back what was written so far."""
-        by_level: dict[int, list[Part]] = {}
+        taken: dict[Ledger, list[Part]] = {}
         for part in self.levels:
-            by_level.setdefault(part.level, []).append(part._replace(level=0, amount_milli=-part.amount_milli))
+            taken.setdefault(self.of(part), []).append(part._replace(level=0, amount_milli=-part.amount_milli))
         self.levels.clear()
-        return [
-            Job(Request(FORCE, self.request.keys[level : level + 1], tuple(parts)), [self.ledgers[level]])
-            for level, parts in by_level.items()
-        ]
+        lease_id = self.request.lease_id
+        return [Job(Request(FORCE, ("",), tuple(parts), lease_id=lease_id), [one]) for one, parts in taken.items()]
 
 
 class Settler:
@@ -88,9 +91,13 @@ class Settler:
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         jobs = yield from self._jobs_plan(batch, now_ms)
+        yield from self._settle_plan(jobs, now_ms)
+        return answers_of(jobs)
+
+    def _settle_plan(self, jobs: Sequence[Job], now_ms: int) -> Plan[None]:
         in_vain = yield from self._rounds_plan(jobs)
         for job in in_vain:
-            job.error = RateLimiterUnavailable("too many others write to the same buckets of DynamoDB at once")
+            job.error = Contended("too many others write to the same buckets of DynamoDB at once")
         refunds = [refund for job in in_vain if job.request.mode is TAKE for refund in job.refunds()]
         if refunds:
             yield from MoreTime()
@@ -102,7 +109,6 @@ class Settler:
             yield from self._shards.relieve_plan()
         except HeadgateError as error:  # without the permission for it too: what was asked for has been done
             log.warning("hot buckets could not be spread over more items: %s", error)
-        return _answers(jobs)
 
     def _rounds_plan(self, jobs: Sequence[Job]) -> Plan[list[Job]]:
         """As many as it takes; the jobs for which there were too few."""
@@ -147,10 +153,10 @@ class Settler:
         for job in jobs:
             _decide(job)
         writes = {ledger: write for ledger in ledgers if (write := ledger.write())}
-        looks = [one for one in ledgers if one not in writes and self._shards.looks_at(one)]
+        looks = [one for one in ledgers if one not in writes and one.shelf.looks_at(one)]
         news = yield from self._writer.round_plan(writes, looks)
         for ledger in ledgers:
-            self._shards.learn(ledger, news.get(ledger), writes.get(ledger))
+            ledger.shelf.learn(ledger, news.get(ledger), writes.get(ledger))
         waiting: list[Job] = []
         waited_for: set[Ledger] = set()
         for job in jobs:
@@ -165,7 +171,7 @@ class Settler:
                 waiting.append(job)
                 waited_for.update(job.ledgers)
         for ledger in ledgers:
-            self._shards.cache.touch(ledger.place, ledger.seen_at_ms)
+            ledger.shelf.cache.touch(ledger.place, ledger.seen_at_ms)
         return waiting
 
 
@@ -176,7 +182,7 @@ def _decide(job: Job) -> None:
         job.slow = not job.raced
     job.applied = job.decided = False
     unsure = (job.slow or request.mode is PEEK) and not all(ledger.sure for ledger in left)
-    if request.mode is PENALIZE:
+    if request.mode is PENALIZE or request.mode is LOWER:
         unsure = any(ledger.row is None for ledger in left)
     if unsure or any(ledger.blind or ledger.held for ledger in left):
         for ledger in left:
@@ -184,8 +190,11 @@ def _decide(job: Job) -> None:
             ledger.held = True  # whoever comes later does not get in before
         return
     job.decided = True
-    if request.mode is not PEEK and _passes(request, left):
-        job.applied = True
+    try:
+        job.applied = request.mode is not PEEK and _passes(request, left)
+    except ValidationError as error:
+        job.error = error
+    if job.applied:
         for ledger in left:
             ledger.together = ledger.together or job.slow
             ledger.insists = ledger.insists or job.slow
@@ -196,18 +205,19 @@ def _decide(job: Job) -> None:
 
 def _passes(request: Request, left: dict[Ledger, list[Part]]) -> bool:
     """Whether it passes on all its items; then it has its effect on them."""
-    if len(left) > 1 and not all(ledger.look(request, parts).allowed for ledger, parts in left.items()):
+    on_several = request.mode is TAKE and len(left) > 1
+    if on_several and not all(ledger.look(request, parts).allowed for ledger, parts in left.items()):
         _reshape(left)
         return False
     answers = [ledger.apply(request, parts) for ledger, parts in left.items()]
-    return all(answer.allowed for answer in answers)
+    return request.mode is RENEW or all(answer.allowed for answer in answers)
 
 
 def _reshape(left: dict[Ledger, list[Part]]) -> None:
     """All that a refused request does."""
     for ledger, parts in left.items():
         for part in parts:
-            ledger.reshaped(part)
+            ledger.reshape(part)
 
 
 def _conclude(job: Job, written: Iterable[Ledger], news: dict[Ledger, News], waited_for: set[Ledger]) -> None:
@@ -217,7 +227,11 @@ def _conclude(job: Job, written: Iterable[Ledger], news: dict[Ledger, News], wai
         learnt = news.get(ledger)
         if learnt is not None and learnt.error is not None:
             job.error = learnt.error
-        elif job.applied and learnt is not None and learnt.done:
+        elif job.applied and (
+            news[ledger].done
+            if ledger in written
+            else ledger.fresh and ledger not in waited_for and ledger.stays(job.request, parts)
+        ):
             job.done(ledger, parts)
     if job.slow and job.applied and not job.over:
         job.slow, job.raced = False, True
@@ -237,16 +251,21 @@ def _not_applied(request: Request, left: dict[Ledger, list[Part]]) -> Answer | N
     levels: dict[Part, Level] = {}
     for ledger, parts in left.items():
         levels |= zip(parts, ledger.look(look, parts).levels)
-    longest = _longest(levels.values())
+    longest = longest_of(levels.values())
     looks = request.mode is PEEK
     if not looks:
-        if longest is not None and longest <= request.max_wait_ms:
+        if longest is not None and longest <= request.max_wait_ms and not _wait_for_slots(levels):
             return None
         _reshape(left)
     return Answer(looks, longest, [levels[part] for part in request.parts])
 
 
-def _longest(levels: Iterable[Level]) -> int | None:
+def _wait_for_slots(levels: dict[Part, Level]) -> bool:
+    """Tokens can be had from the future, slots cannot."""
+    return any(wait_ms and part.limit.is_concurrent for part, (_, wait_ms) in levels.items())
+
+
+def longest_of(levels: Iterable[Level]) -> int | None:
     """The longest wait of all, or None if one of them never ends."""
     longest = 0
     for _, wait_ms in levels:
@@ -256,10 +275,10 @@ def _longest(levels: Iterable[Level]) -> int | None:
     return longest
 
 
-def _answers(jobs: list[Job]) -> list[Answer]:
+def answers_of(jobs: Sequence[Job]) -> list[Answer]:
     errors = [job.error for job in jobs if job.error is not None]
     if not errors:
         return [job.answer for job in jobs if job.answer is not None]
     if len(errors) == len(jobs):
         raise errors[0]
-    raise PartlyUnavailable(errors[0], [job.answer for job in jobs])
+    raise PartlyUnavailable(RateLimiterUnavailable(str(errors[0])), [job.answer for job in jobs])

@@ -18,32 +18,34 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ...core.decide import PEEK, PENALIZE, Request
+from ...core.decide import LOWER, PEEK, PENALIZE, Request
 from ...plan import Plan
 from . import keys
 from .attributes import attribute
+from .bucket_ledger import BucketLedger
 from .cache import Cache
 from .deliver import Deliverer
 from .exchange import Failed, Item, Send
-from .forms import ItemWrite, Place
+from .forms import Place, Write
 from .ledger import Ledger
 from .rows import NEW, PREFIX, Row, read_row
+from .shelf import Shelf
 from .writer import News
 
 PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB takes
 _TRIES = 5
 
 
-class Shards:
+class Shards(Shelf):
     def __init__(self, deliver: Deliverer, cache: Cache) -> None:
+        super().__init__(cache)
         self._deliver = deliver
-        self.cache = cache
         self._hot: dict[Place, None] = {}
         self._unfinished: dict[Place, None] = {}
 
     # In the rounds of settling
 
-    def ledger(self, first: Place, now_ms: int, *, gives: bool = False) -> Ledger:
+    def ledger(self, first: Place, now_ms: int, *, gives: bool = False) -> BucketLedger:
         """Where a request goes: to the only item there is, or the fuller of two of its shards at random. One that gives
         back goes to the emptiest of all: a full one has no use for it."""
         place = first
@@ -52,9 +54,9 @@ class Shards:
             shards = [first._replace(shard=shard) for shard in range(seen.row.shard_count)]
             place = max(shards, key=self._used) if gives else min(random.sample(shards, 2), key=self._used)
             seen = self.cache.get(place)
-        if seen is None:
-            return Ledger(place, None, now_ms)
-        return Ledger(place, seen.row, now_ms, seen.at_ms)
+        found = BucketLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
+        found.shelf = self
+        return found
 
     def _used(self, place: Place) -> int:
         seen = self.cache.get(place)
@@ -65,37 +67,22 @@ class Shards:
     def concerns_all(self, request: Request, ledgers: Sequence[Ledger]) -> bool:
         if all(ledger.shards == 1 for ledger in ledgers):
             return False
-        return request.mode in (PEEK, PENALIZE) or any(
+        return request.mode in (PEEK, PENALIZE, LOWER) or any(
             abs(part.amount_milli) * ledgers[part.level].shards > part.limit.capacity_milli for part in request.parts
         )
 
-    def looks_at(self, ledger: Ledger) -> bool:
-        if ledger.sure:
-            return False
-        if ledger.would_look and not ledger.must_look and ledger.row is not None:
-            ledger.trusted = not self.cache.may_look(ledger.place)
-        return ledger.must_look or (ledger.would_look and not ledger.trusted)
-
-    def learn(self, ledger: Ledger, news: News | None, write: ItemWrite | None) -> None:
-        if news is None:
-            ledger.replay()
-            return
+    def learn(self, ledger: Ledger, news: News | None, write: Write | None) -> None:
         place = ledger.place
-        ledger.throttled = news.throttled
-        if news.throttled:
-            self._hot[place] = None
-        if news.row is None:
-            if news.error is not None:
-                self.cache.forget(place)
-            ledger.learn(None if news.error else ledger.row)
-            ledger.fresh = False
-        elif news.row is NEW and place.shard:
+        if news is not None and news.row is NEW and place.shard:
+            ledger.throttled = False
             self._go_to_parent(ledger)
-        else:
-            ledger.learn(news.row, write if news.done else None)
-            self.cache.put(place, news.row, ledger.seen_at_ms)
-            if self.cache.writes_per_second(place, news.row.writes) >= PRESSURE:
-                self._hot[place] = None
+            return
+        super().learn(ledger, news, write)
+        if news is None:
+            return
+        row = news.row
+        if news.throttled or (row is not None and self.cache.writes_per_second(place, row.writes) >= PRESSURE):
+            self._hot[place] = None
 
     def _go_to_parent(self, ledger: Ledger) -> None:
         """A shard that has not been made yet: what it will have is still with the one it will be split from."""

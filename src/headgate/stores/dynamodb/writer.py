@@ -14,9 +14,9 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from .deliver import THROTTLED, Deliverer, Outcome
 from .exchange import Failed, Item, Send
-from .forms import ItemWrite
+from .forms import Write
 from .ledger import Ledger
-from .rows import NEW, Row, read_row
+from .rows import NEW, Row
 
 _FEW = 4
 _STATEMENTS = 25
@@ -33,7 +33,7 @@ class News(NamedTuple):
     error: RateLimiterUnavailable | None = None
 
 
-Writes: TypeAlias = "Mapping[Ledger, ItemWrite]"
+Writes: TypeAlias = "Mapping[Ledger, Write]"
 
 
 class Writer:
@@ -82,13 +82,13 @@ class Writer:
 class _Update(NamedTuple):
     table: str
     ledger: Ledger
-    write: ItemWrite
+    write: Write
 
     def send(self) -> Send:
         return self.write.update(self.table)
 
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
-        return {self.ledger: _news(outcome)}
+        return {self.ledger: _news(self.ledger, outcome)}
 
 
 class _Look(NamedTuple):
@@ -101,8 +101,8 @@ class _Look(NamedTuple):
 
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
         if isinstance(outcome, (Failed, RateLimiterUnavailable)):
-            return {self.ledger: _news(outcome)}
-        return {self.ledger: News(_row(outcome.get("Item")))}
+            return {self.ledger: _news(self.ledger, outcome)}
+        return {self.ledger: News(_row(self.ledger, outcome.get("Item")))}
 
 
 class _Statements(NamedTuple):
@@ -112,7 +112,7 @@ class _Statements(NamedTuple):
         return Send("BatchExecuteStatement", {"Statements": list(self.statements.values())})
 
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
-        return {ledger: _news(one) for ledger, one in zip(self.statements, self.each(outcome))}
+        return {ledger: _news(ledger, one) for ledger, one in zip(self.statements, self.each(outcome))}
 
     def each(self, outcome: Outcome) -> list[Outcome]:
         """What became of each statement."""
@@ -132,10 +132,10 @@ class _Transaction(NamedTuple):
 
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
         if isinstance(outcome, RateLimiterUnavailable):
-            return dict.fromkeys(self.writes, _news(outcome))
+            return {ledger: _news(ledger, outcome) for ledger in self.writes}
         if isinstance(outcome, Failed):
             reasons = outcome.reasons or [outcome] * len(self.writes)
-            return {ledger: _news(reason) for ledger, reason in zip(self.writes, reasons)}
+            return {ledger: _news(ledger, reason) for ledger, reason in zip(self.writes, reasons)}
         # A transaction does not tell what the items are now: as believed, or a little emptier.
         return {ledger: News(ledger.written(write), done=True) for ledger, write in self.writes.items()}
 
@@ -143,13 +143,13 @@ class _Transaction(NamedTuple):
 _Parcel: TypeAlias = "_Update | _Look | _Statements | _Transaction"
 
 
-def _news(outcome: Outcome) -> News:
+def _news(ledger: Ledger, outcome: Outcome) -> News:
     if isinstance(outcome, RateLimiterUnavailable):
         return News(None, error=outcome)
     if not isinstance(outcome, Failed):
-        return News(read_row(outcome["Attributes"]), done=True)
+        return News(ledger.read(outcome["Attributes"]), done=True)
     if outcome.code == "ConditionalCheckFailed":
-        return News(_row(outcome.item))
+        return News(_row(ledger, outcome.item))
     return News(None, throttled=outcome.code in THROTTLED)
 
 
@@ -163,5 +163,5 @@ def _statement(response: Mapping[str, Any]) -> Outcome:
     return failed
 
 
-def _row(item: Item | None) -> Row:
-    return read_row(item) if item else NEW
+def _row(ledger: Ledger, item: Item | None) -> Row:
+    return ledger.read(item) if item else NEW

@@ -12,18 +12,19 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Parts, Request, decide, take, take_one
+from ...core.decide import PEEK, TAKE, Answer, Mode, Part, Parts, Request, State, decide, state_of, take, take_one
 from ...core.errors import VersionConflict
-from ...core.limit import Limit
+from ...core.limit import OWN
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
+from ...core.slots import Slots
 
 # A bucket that was used this recently is kept even if it is full.
 IDLE_MS = 60_000
 
 
 # Most entities have one limit on a resource: a dict for it would double what its bucket takes in memory.
-_Row: TypeAlias = "Bucket | dict[str, Bucket]"
+_Row: TypeAlias = "Bucket | dict[str, State]"
 
 
 class _Stored(NamedTuple):
@@ -47,49 +48,51 @@ class MemoryStore:
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
         with self._lock:
-            return [decide(request, self._buckets(request, now_ms), now_ms) for request in batch]
+            return [decide(request, self._states(*request[:3], now_ms), now_ms) for request in batch]
 
-    def _buckets(self, request: Request, now_ms: int) -> list[Bucket]:
-        keys = request.keys
-        return [self._bucket(keys[level], limit, revision, now_ms) for level, limit, _, revision in request.parts]
+    def _states(self, mode: Mode, keys: Sequence[str], parts: Parts, now_ms: int) -> list[State]:
+        return [self._state(keys[part.level], part, now_ms, looks=mode is PEEK) for part in parts]
 
     def take(self, keys: Sequence[str], parts: Parts, now_ms: int) -> Answer:
         self._lock.acquire()  # `with` takes twice as long, and this is the hottest line of all
         try:
             if len(parts) == 1:
-                level, limit, _, revision = parts[0]
+                level, limit, _, _ = parts[0]
                 bucket = self._rows.get(keys[level])
-                if bucket.__class__ is not Bucket or bucket.limit.name != limit.name:
-                    bucket = self._bucket(keys[level], limit, revision, now_ms)
-                return take_one(parts[0], bucket, now_ms)
-            buckets = [self._bucket(keys[level], limit, revision, now_ms) for level, limit, _, revision in parts]
-            return take(parts, buckets, now_ms)
+                if bucket.__class__ is Bucket and bucket.limit.name == limit.name:
+                    return take_one(parts[0], bucket, now_ms)
+            return take(parts, self._states(TAKE, keys, parts, now_ms), now_ms)
         finally:
             self._lock.release()
 
-    def _bucket(self, key: str, limit: Limit, revision: int, now_ms: int) -> Bucket:
+    def _state(self, key: str, part: Part, now_ms: int, *, looks: bool) -> State:
+        limit = part.limit
         row = self._rows.get(key)
         if row is None:
             self._forget_idle(now_ms)
             self._hand.append(key)
-            bucket = self._rows[key] = Bucket.full(limit, now_ms, revision)
-            return bucket
-        if isinstance(row, Bucket) and row.limit.name == limit.name:
-            bucket = row
-        else:
-            if isinstance(row, Bucket):
-                row = self._rows[key] = {row.limit.name: row}
-            if limit.name not in row:
-                row[limit.name] = Bucket.full(limit, now_ms, revision)
-            bucket = row[limit.name]
-        bucket.settle(now_ms)  # no longer idle: the next bucket of the request may be new, and send the hand round
-        return bucket
+            state = state_of(part, now_ms)
+            self._rows[key] = state if isinstance(state, Bucket) else {limit.name: state}
+            return state
+        if isinstance(row, Bucket):
+            if row.limit.name == limit.name and limit.refill_milli:
+                row.settle(now_ms)  # no longer idle: the next of the request may be new, and send the hand round
+                return row
+            row = self._rows[key] = {row.limit.name: row}
+        found = row.get(limit.name)
+        if found is not None and isinstance(found, Slots) is limit.is_concurrent:
+            found.settle(now_ms)
+            return found
+        anew = state_of(part, now_ms)
+        if found is None or not looks:
+            row[limit.name] = anew
+        return anew
 
     def _forget_idle(self, now_ms: int) -> None:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
         for _ in range(min(2, len(self._hand))):
             key = self._hand.popleft()
-            if _is_idle(_buckets(self._rows[key]), now_ms):
+            if _is_idle(_states(self._rows[key]), now_ms):
                 del self._rows[key]
             else:
                 self._hand.append(key)
@@ -112,7 +115,7 @@ class MemoryStore:
                     row_namespace == namespace and entity_id in (None, row_entity) and resource in (None, row_resource)
                 )
                 if row and wanted:
-                    found.append(BucketRow(row_entity, row_resource, _settled_copies(_buckets(row), now_ms)))
+                    found.append(BucketRow(row_entity, row_resource, _settled_copies(_states(row), now_ms)))
         found.sort(key=lambda row: (row.entity_id, row.resource))
         return Page(found)
 
@@ -178,17 +181,19 @@ class MemoryStore:
 
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         assert now_ms is not None
+        idle: list[str] = []
+        leases = 0
         with self._lock:
             records = len(self._records)
             self._forget_expired(now_ms)
-            idle = [
-                key
-                for key, row in self._rows.items()
-                if row and key.startswith(f"{namespace}/") and _is_idle(_buckets(row), now_ms)
-            ]
+            for key, row in self._rows.items():
+                if row and key.startswith(f"{namespace}/"):
+                    leases += _let_go(row, now_ms)
+                    if _is_idle(_states(row), now_ms):
+                        idle.append(key)
             for key in idle:
                 self._rows[key] = {}  # the hand takes the empty row away
-            return Swept(len(idle), records - len(self._records))
+            return Swept(len(idle), records - len(self._records), leases)
 
     def setup(self) -> None:
         pass
@@ -204,17 +209,35 @@ def _expired(stored: _Stored, now_ms: int | None) -> bool:
     return stored.expires_at_ms is not None and now_ms is not None and stored.expires_at_ms <= now_ms
 
 
-def _buckets(row: _Row) -> Iterable[Bucket]:
+def _states(row: _Row) -> Iterable[State]:
     return row.values() if isinstance(row, dict) else (row,)
 
 
-def _is_idle(buckets: Iterable[Bucket], now_ms: int) -> bool:
+def _let_go(row: _Row, now_ms: int) -> int:
+    """How many leases have run out."""
+    gone = 0
+    for slots in _states(row):
+        if isinstance(slots, Slots):
+            before = len(slots.holders)
+            slots.settle(now_ms)
+            gone += 0 if slots.limit.name.startswith(OWN) else before - len(slots.holders)
+    return gone
+
+
+def _is_idle(states: Iterable[State], now_ms: int) -> bool:
     idle_ms = now_ms - IDLE_MS
-    return all(bucket.settled_at_ms <= idle_ms and bucket.full_at_ms() <= now_ms for bucket in buckets)
+    return all(state.settled_at_ms <= idle_ms and state.full_at_ms() <= now_ms for state in states)
 
 
-def _settled_copies(buckets: Iterable[Bucket], now_ms: int) -> tuple[Bucket, ...]:
-    copies = sorted(map(copy, buckets), key=lambda bucket: bucket.limit.name)
-    for bucket in copies:
-        bucket.settle(now_ms)
+def _settled_copies(states: Iterable[State], now_ms: int) -> tuple[State, ...]:
+    copies = sorted(map(_copy, states), key=lambda state: state.limit.name)
+    for state in copies:
+        state.settle(now_ms)
     return tuple(copies)
+
+
+def _copy(state: State) -> State:
+    twin = copy(state)
+    if isinstance(twin, Slots):
+        twin.holders = dict(twin.holders)
+    return twin

@@ -1,6 +1,9 @@
 """What is where in Redis, and in which slot of a cluster.
 
     headgate:{namespace}:entity#resource        all buckets of an entity on a resource (settle.lua)
+    headgate:{namespace}:entity#resource#limit  who holds slots of a concurrent limit, by when they run out (row.lua)
+    headgate:{namespace}:entity#resource#limit#amounts
+                                                how much those hold who hold other than one slot
     headgate:{namespace}:records                records by key (write.lua)
     headgate:{namespace}:records:keys           their keys in order
     headgate:{namespace}:records:expiring       when they expire
@@ -41,6 +44,11 @@ class Keys:
         if entity_id is None and self._together == "tenant":
             return f"headgate:{namespace}:{{*}}*#{resource or '*'}"
         return self.row(f"{namespace}/{entity_id or '*'}#{resource or '*'}")
+
+    def slots(self, row_key: str, limit_name: str) -> tuple[str, str]:
+        """The holders of a limit beside its row, and their amounts."""
+        holders = f"{row_key}#{limit_name}"
+        return holders, f"{holders}#amounts"
 
     def parse(self, namespace: str, row_key: str) -> tuple[str, str]:
         """Entity and resource of a row."""

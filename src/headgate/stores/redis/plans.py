@@ -6,19 +6,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.decide import Answer, Request
+from ...core.decide import Answer, Request, State
 from ...core.errors import RateLimiterUnavailable, VersionConflict
+from ...core.limit import OWN
 from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept
 from ...plan import Plan
-from .exchange import Replies
+from .exchange import MoreTime, Replies
 from .keys import Keys
 from .router import Command, Router
-from .script import READ, SETTLE, WRITE
+from .script import READ, SETTLE, SWEEP, WRITE
 from .split import settle_split_plan
 from .url import Address, Settings
 from .wire import Batch, Encoder, read_row
 
 _SCANNED = 1000
+_START = "0:0"
 
 
 class Plans:
@@ -65,7 +67,21 @@ class Plans:
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         rows = [self._keys.row(key) for key in keys]
-        yield from self._all_plan([Command(("UNLINK", row), self._keys.slot(row)) for row in rows])
+        contents = yield from self._all_plan([self._read(row, ()) for row in rows])
+        yield from self._all_plan(
+            [
+                Command(("UNLINK", row, *self._slots(row, _concurrent(read_row(content)))), self._keys.slot(row))
+                for row, content in zip(rows, contents)
+            ]
+        )
+
+    def _slots(self, row: str, limit_names: Sequence[str]) -> list[str]:
+        return [key for name in limit_names for key in self._keys.slots(row, name)]
+
+    def _read(self, row: str, limit_names: Sequence[str]) -> Command:
+        """`limit_names`: of concurrent limits, those whose holders are wanted."""
+        keys = [row, *self._slots(row, limit_names)]
+        return Command(("EVALSHA", READ.sha, len(keys), *keys, *limit_names), self._keys.slot(row), script=READ)
 
     def list_buckets_plan(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
@@ -74,11 +90,15 @@ class Plans:
         if entity_id is not None and resource is not None:
             rows, after = [pattern], None
         else:
-            rows, after = yield from self._scan_plan(pattern, cursor or "0:0")
-        reads = [Command(("EVALSHA", READ.sha, 1, row), self._keys.slot(row), script=READ) for row in rows]
-        now_ms, contents = yield from self._timed_plan(reads, now_ms)
+            found, after = yield from self._scan_plan(pattern, cursor or _START)
+            rows = [key for key in found if key.count("#") == 1]  # the others are of holders
+        now_ms, contents = yield from self._timed_plan([self._read(row, ()) for row in rows], now_ms)
+        held = {row: names for row, content in zip(rows, contents) if (names := _concurrent(read_row(content)))}
+        with_holders: list[Any] = []
+        if held:
+            with_holders = yield from self._all_plan([self._read(row, names) for row, names in held.items()])
         page = []
-        for row, content in zip(rows, contents):
+        for row, content in (dict(zip(rows, contents)) | dict(zip(held, with_holders))).items():
             buckets = sorted(read_row(content), key=lambda bucket: bucket.limit.name)
             for bucket in buckets:
                 bucket.settle(now_ms)
@@ -87,7 +107,7 @@ class Plans:
         return Page(page, after)
 
     def _scan_plan(self, pattern: str, cursor: str) -> Plan[tuple[list[str], str | None]]:
-        """Server by server. A row may come twice if a server is just then making room for more keys."""
+        """Server by server. A key may come twice if a server is just then making room for more."""
         slots = yield from self._router.primaries_plan()
         server, position = map(int, cursor.split(":"))
         if server >= len(slots):  # a cluster that became smaller
@@ -148,8 +168,23 @@ class Plans:
     # Life
 
     def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
-        yield from ()
-        return Swept()  # everything expires by itself
+        """Everything expires by itself, but slots that others of the same limit outlive."""
+        pattern = f"{self._keys.pattern(namespace, None, None)}#*"
+        leases = 0
+        cursor: str | None = _START
+        while cursor is not None:
+            yield from MoreTime()  # for each page
+            found, cursor = yield from self._scan_plan(pattern, cursor)
+            holders = [key for key in found if key.count("#") == 2]
+            if holders:
+                gone = yield from self._all_plan([self._sweep(key, now_ms) for key in holders])
+                leases += sum(count for key, count in zip(holders, gone) if f"#{OWN}" not in key)
+        return Swept(leases=leases)
+
+    def _sweep(self, holders: str, now_ms: int | None) -> Command:
+        row, limit_name = holders.rsplit("#", 1)
+        arguments = ("EVALSHA", SWEEP.sha, 3, row, *self._keys.slots(row, limit_name), now_ms or 0, limit_name)
+        return Command(arguments, self._keys.slot(row), script=SWEEP)
 
     def ping_plan(self) -> Plan[None]:
         slots = yield from self._router.primaries_plan()
@@ -171,6 +206,10 @@ class Plans:
         time, *replies = yield from self._all_plan([Command(("TIME",), commands[0].slot), *commands])
         seconds, microseconds = map(int, time)
         return seconds * 1000 + microseconds // 1000, replies
+
+
+def _concurrent(states: Sequence[State]) -> list[str]:
+    return [state.limit.name for state in states if state.limit.is_concurrent]
 
 
 def _namespace(key: str) -> str:

@@ -14,6 +14,7 @@ from ...plan import Plan, Sleep
 from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send
 from .keys import SLOTS
 from .script import Script
+from .silence import Silence
 from .url import Address, Settings
 
 # Seconds before each further attempt, after a server said that it may be done in a moment.
@@ -23,6 +24,7 @@ _PAUSES = (0, 0.02, 0.05, 0.1, 0.2, 0.3)
 _AT_ONCE = 4
 # So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
 _LOSSES = 3
+_SILENT = Lost("has not answered lately, and is left alone for a moment", sent=False, late=True)
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
 _IN_A_MOMENT = {"TRYAGAIN", "READONLY", "MASTERDOWN"}
 _ADVICE = {
@@ -94,6 +96,7 @@ class Router:
         self._in_a_moment = _IN_A_MOMENT if self.clustered else _IN_A_MOMENT | {"LOADING"}
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
+        self._silence = Silence()
         self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
 
     @property
@@ -115,7 +118,7 @@ class Router:
         at_once = 0
         while True:
             sends, numbers = yield from self._sends_plan(delivery)
-            results = first or (yield from Exchange(sends))
+            results = first or (yield from self._exchange_plan(sends))
             first = ()
             delivery.waiting, delivery.patient = [], False
             for send, sent, result in zip(sends, numbers, results):
@@ -129,6 +132,18 @@ class Router:
                     break
                 yield from Sleep(pause)
         return [_unavailable(reply) if isinstance(reply, ReplyError) else reply for reply in delivery.replies]
+
+    def _exchange_plan(self, sends: Sequence[Send]) -> Plan[Sequence[Replies]]:
+        if not self.clustered:
+            return (yield from Exchange(sends))
+        asked = [send for send in sends if not self._silence.skip(send.address)]
+        replies = dict(zip((send.address for send in asked), (yield from Exchange(asked)) if asked else ()))
+        for address, reply in replies.items():
+            if not isinstance(reply, Lost):
+                self._silence.heard(address)
+            elif reply.late:
+                self._silence.unheard(address)
+        return [replies.get(send.address, _SILENT) for send in sends]
 
     def _received_plan(self, delivery: _Delivery, send: Send, sent: list[int | None], result: Replies) -> Plan[None]:
         if isinstance(result, Lost):

@@ -6,6 +6,7 @@ import re
 from hashlib import sha1
 from importlib.resources import files
 
+_INCLUDE = re.compile(r"^-- include (\S+)$", re.MULTILINE)
 _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = (\S.*?)(?: --.*)?$", re.MULTILINE)
 
 
@@ -13,8 +14,13 @@ class Script:
     __slots__ = ("sha", "source")
 
     def __init__(self, name: str) -> None:
-        self.source = _with_constants_in_place(files(__package__).joinpath(name).read_text())
+        self.source = _with_constants_in_place(_read(name))
         self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _read(name: str) -> str:
+    source = files(__package__).joinpath(name).read_text()
+    return _INCLUDE.sub(lambda included: _read(included[1]), source)
 
 
 def _with_constants_in_place(source: str) -> str:
@@ -29,4 +35,5 @@ def _with_constants_in_place(source: str) -> str:
 
 SETTLE = Script("settle.lua")
 READ = Script("read.lua")
+SWEEP = Script("sweep.lua")
 WRITE = Script("write.lua")

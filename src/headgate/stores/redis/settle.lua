@@ -1,11 +1,13 @@
 -- Settles a batch of requests in order, each all or nothing, all at one moment.
 --
--- KEYS     one entry's row keys after the other's; with a cold start, the key of the store's birth last
+-- KEYS     one entry's keys after the other's: its rows, and for each part with slots, in order, the holders and their
+--          amounts (row.lua); with a cold start, the key of the store's birth last
 -- ARGV     [1] now_ms or 0 for the server's clock, cold_milli or 1000, and the runs: kind, requests, entries, ...: so
 --          many entries, each so many equal requests of the kind; then for each kind
 --          mode, max_wait_ms, block_ms, keep_milli, number of keys, and for each part of it
 --          key of the entry, capacity, refill, period, amount, revision; then the limit name of each part.
---          All numbers are packed doubles (wire.py).
+--          All numbers are packed doubles (wire.py). If there are slots: '', and of each entry that has some the lease id;
+--          such an entry is one request.
 -- returns  for each entry how many of its requests passed, then for each part
 --          the tokens left, if all simply passed, else the bucket as it was found (`describe`)
 --
@@ -17,20 +19,18 @@
 -- of the batch are done at once, without a table or a function being made for them. The first that is not begins the
 -- general part, which does all that follow.
 
-local TAKE, FORCE, PEEK = 0, 1, 2
+local TAKE, FORCE, PEEK, PENALIZE, LOWER, RENEW = 0, 1, 2, 3, 4, 5
 local EXACT = 2 ^ 53
 local BLOCK = 10 ^ 15 -- of debt: a bucket's tokens are row[i + TOKENS] - row[i + OWED] * BLOCK
 local MAX_OWED = 1000
+local AT_ONCE = 5000 -- as arguments; Lua has room for 8000
 local LONGEST = 10 ^ 14
 -- Rows live a while longer than they matter, so that the server's clock may step back so far without a trace. A clock
 -- that was injected moves as it likes while the server's moves on.
 local MARGIN = 60000
 local INJECTED_CLOCK_MARGIN = 86400000
 
--- A row is FORMAT and then, for each limit, WIDTH values: the bucket at i has them at i + NAME, i + CAPACITY, ...
-local FORMAT = 1
-local NAME, CAPACITY, REFILL, PERIOD, TOKENS, SETTLED, REMAINDER, REVISION, BLOCKED, OWED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-local WIDTH = 10
+-- include row.lua
 
 local floor, min, max = math.floor, math.min, math.max
 
@@ -43,7 +43,7 @@ if own_clock then
 end
 
 local kinds, arg = {}, 2
-while ARGV[arg] do
+while ARGV[arg] and ARGV[arg] ~= '' do
   local size = #ARGV[arg] / 8
   local kind = { struct.unpack('<' .. string.rep('d', size), ARGV[arg]) }
   kind.parts, kind.names = (size - 5) / 6, arg
@@ -51,7 +51,18 @@ while ARGV[arg] do
   arg = arg + 1 + kind.parts
 end
 
-local packed_rows = redis.call('MGET', unpack(KEYS))
+local packed_rows
+if #KEYS <= AT_ONCE then
+  packed_rows = redis.call('MGET', unpack(KEYS))
+else
+  packed_rows = {}
+  for first = 1, #KEYS, AT_ONCE do
+    local found = redis.call('MGET', unpack(KEYS, first, min(first + AT_ONCE - 1, #KEYS)))
+    for n = 1, #found do
+      packed_rows[first + n - 1] = found[n]
+    end
+  end
+end
 local saved = {} -- rows that were written already, by key
 local out, length = {}, 0
 
@@ -117,7 +128,7 @@ end
 local run, entry, first_key = 3, 1, 1
 while run <= last_run do
   local kind, requests, entries = kinds[head[run]], head[run + 1], head[run + 2]
-  if kind[1] ~= TAKE or kind[2] ~= 0 or kind.parts ~= 1 or kind[10] == 0 or cold < 1000 then
+  if kind[1] ~= TAKE or kind[2] ~= 0 or kind.parts ~= 1 or kind[8] == 0 or kind[10] == 0 or cold < 1000 then
     break
   end
   local step, level = kind[5], kind[6]
@@ -135,142 +146,7 @@ end
 
 -- The general part
 
--- Quotient and remainder of x * y / m, for x < m < 2^51: Horner's rule in a base that keeps every step exact.
-local function multiply_divide(x, y, m)
-  local product = x * y
-  if product < EXACT then
-    local rest = product % m
-    return (product - rest) / m, rest
-  end
-  local base = floor(2 ^ 52 / m)
-  local place, quotient, rest = 1, 0, 0
-  while place * base <= y do
-    place = place * base
-  end
-  while place >= 1 do
-    local digit = floor(y / place)
-    y = y - digit * place
-    local step = rest * base + x * digit
-    rest = step % m
-    quotient = quotient * base + (step - rest) / m
-    place = place / base
-  end
-  return quotient, rest
-end
-
--- Buckets. One form is kept to: tokens from -BLOCK on, and below zero as long as anything is owed.
-
-local function give(row, i, amount)
-  local tokens, owed = row[i + TOKENS], row[i + OWED]
-  while amount > BLOCK and owed > 0 do
-    amount, owed = amount - BLOCK, owed - 1
-  end
-  tokens = tokens + amount
-  if tokens >= 0 and owed > 0 then
-    tokens, owed = tokens - BLOCK, owed - 1
-  end
-  if owed == 0 and tokens >= row[i + CAPACITY] then
-    tokens = row[i + CAPACITY]
-    row[i + REMAINDER] = 0
-  end
-  row[i + TOKENS], row[i + OWED] = tokens, owed
-end
-
-local function take(row, i, amount)
-  local tokens, owed = row[i + TOKENS], row[i + OWED]
-  while amount > BLOCK do
-    amount, owed = amount - BLOCK, owed + 1
-  end
-  tokens = tokens - amount
-  if tokens < -BLOCK then
-    tokens, owed = tokens + BLOCK, owed + 1
-  elseif tokens >= 0 and owed > 0 then
-    tokens, owed = tokens - BLOCK, owed - 1
-  end
-  if owed >= MAX_OWED then
-    tokens, owed = -BLOCK, MAX_OWED - 1
-  end
-  row[i + TOKENS], row[i + OWED] = tokens, owed
-end
-
-local function earn(row, i, elapsed)
-  local refill, period, remainder = row[i + REFILL], row[i + PERIOD], row[i + REMAINDER]
-  local credit = elapsed * refill + remainder
-  local gained
-  if credit < EXACT then
-    remainder = credit % period
-    gained = (credit - remainder) / period
-  else
-    local part, rest = refill % period
-    gained, rest = multiply_divide(part, elapsed, period)
-    remainder = remainder + rest
-    if remainder >= period then
-      gained, remainder = gained + 1, remainder - period
-    end
-    gained = gained + (refill - part) / period * elapsed
-  end
-  row[i + REMAINDER] = remainder
-  give(row, i, gained)
-end
-
-local function settle(row, i, at)
-  local elapsed = at - row[i + SETTLED]
-  if elapsed <= 0 then
-    return
-  end
-  row[i + SETTLED] = at
-  if row[i + OWED] == 0 then
-    if row[i + TOKENS] < row[i + CAPACITY] then
-      earn(row, i, elapsed)
-    end
-    return
-  end
-  -- In steps that earn no more than a block: settled in one step or in many, the state is the same.
-  local step = max(1, floor(BLOCK / row[i + REFILL] * row[i + PERIOD] * 0.99))
-  while elapsed > 0 do
-    local part = row[i + OWED] > 0 and min(step, elapsed) or elapsed
-    earn(row, i, part)
-    elapsed = elapsed - part
-  end
-end
-
-local function reshape(row, i, part)
-  local capacity, refill, period, revision = part[3], part[4], part[5], part[7]
-  if revision > 0 then
-    if revision < row[i + REVISION] then
-      return
-    end
-    row[i + REVISION] = revision
-  end
-  local larger = max(0, capacity - row[i + CAPACITY])
-  row[i + REMAINDER] = multiply_divide(row[i + REMAINDER], period, row[i + PERIOD])
-  row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = capacity, refill, period
-  give(row, i, larger)
-end
-
-local function fits(row, i, amount, max_wait)
-  if row[i + BLOCKED] - row[i + SETTLED] > max_wait or amount > row[i + CAPACITY] then
-    return false
-  end
-  if max_wait > 0 then
-    local later = { unpack(row, i, i + WIDTH - 1) }
-    settle(later, 1, later[1 + SETTLED] + max_wait)
-    row, i = later, 1
-  end
-  return row[i + OWED] == 0 and amount <= row[i + TOKENS]
-end
-
-local function penalize(row, i, block, keep)
-  if block > 0 then
-    row[i + BLOCKED] = max(row[i + BLOCKED], row[i + SETTLED] + block)
-  end
-  local tokens = row[i + TOKENS]
-  if keep < 1000 and tokens >= 0 then
-    local thousandths = tokens % 1000
-    row[i + TOKENS] = (tokens - thousandths) / 1000 * keep + floor(thousandths * keep / 1000)
-    row[i + REMAINDER] = 0
-  end
-end
+-- include buckets.lua
 
 -- Rows
 
@@ -292,33 +168,46 @@ local function load(number)
     local packed = saved[key] or packed_rows[number]
     row = packed and { cmsgpack.unpack(packed) } or { FORMAT }
     if row[1] ~= FORMAT then
-      error('FORMAT ' .. tostring(row[1]) .. ' of ' .. key)
+      error('unknown row format ' .. tostring(row[1]) .. ' of ' .. key)
     end
     rows[key] = row
   end
   return row
 end
 
-local function find(row, part)
-  local name, last = part[2], #row
-  for i = 2, last, WIDTH do
-    if row[i] == name then
-      return i
+-- Where the limit of a part is, and whether it begins only now: it is new, or was one of the other kind.
+local function find(row, part, changes)
+  local name, last, capacity, refill = part[2], #row, part[3], part[4]
+  local i = last + 1
+  for at = 2, last, WIDTH do
+    if row[at] == name then
+      if (row[at + REFILL] == 0) == (refill == 0) then
+        return row, at, false
+      end
+      i = at
+      break
     end
   end
-  local i, capacity = last + 1, part[3]
+  if i <= last and not changes then
+    row, i = {}, 1
+  end
   local tokens = capacity
-  if cold < 1000 then
+  if refill == 0 then
+    tokens = 0
+  elseif cold < 1000 then
     tokens = floor(capacity / 1000) * cold + floor(capacity % 1000 * cold / 1000)
   end
-  row[i], row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = name, capacity, part[4], part[5]
+  row[i], row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = name, capacity, refill, part[5]
   row[i + TOKENS], row[i + SETTLED], row[i + REMAINDER] = tokens, birth, 0
   row[i + REVISION], row[i + BLOCKED], row[i + OWED] = part[7], 0, 0
-  return i
+  return row, i, true
 end
 
 -- Milliseconds until the bucket is like one that was never touched.
 local function rest_of_life(row, i)
+  if row[i + REFILL] == 0 then
+    return max(row[i + SETTLED], row[i + ENDS], row[i + BLOCKED]) - now
+  end
   local missing = row[i + CAPACITY] - row[i + TOKENS] + row[i + OWED] * BLOCK
   return max(row[i + SETTLED] + missing * row[i + PERIOD] / row[i + REFILL], row[i + BLOCKED]) - now
 end
@@ -339,6 +228,13 @@ local function save(key, row)
   redis.call('PSETEX', key, milliseconds, cmsgpack.pack(unpack(row)))
 end
 
+-- What slots can do, if there are any in the batch. Others know them only by what `look` finds: each local that a function
+-- uses is paid for at every call.
+local slots
+if ARGV[arg] then
+-- include slots.lua
+end
+
 -- Requests
 
 local function describe(row, i, tokens)
@@ -352,27 +248,40 @@ end
 local found_rows, found_at = {}, {}
 
 -- Bring the bucket of a part up to now, under the limit of the part.
-local function look(part, number, changes)
-  local row = load(number)
-  local i = find(row, part)
-  settle(row, i, now)
+local function look(part, first_key, changes)
+  local key = KEYS[first_key + part[1]]
+  local stored = load(first_key + part[1])
+  local row, i, begins = find(stored, part, changes)
+  if not part[8] then
+    settle(row, i, now)
+  elseif now > row[i + SETTLED] then
+    row[i + SETTLED] = now
+  end
   if not own_clock then
-    changed[KEYS[number]] = row -- the clocks of clients disagree, so that having looked has to be remembered
+    changed[key] = stored -- the clocks of clients disagree, so that having looked has to be remembered
   end
   if row[i + CAPACITY] ~= part[3] or row[i + REFILL] ~= part[4] or row[i + PERIOD] ~= part[5] then
     if changes then
-      changed[KEYS[number]] = row
+      changed[key] = row
     else
       row, i = { unpack(row, i, i + WIDTH - 1) }, 1
     end
     reshape(row, i, part)
+  end
+  if part[8] then
+    part[9] = slots.open(row, i, first_key + part[8], part[5], begins, row == stored)
   end
   return row, i
 end
 
 local function all_fit(kind, last, max_wait)
   for p = 6, last do
-    if not fits(found_rows[p], found_at[p], kind[p][6], max_wait) then
+    local it, amount = kind[p][9], kind[p][6]
+    if it then
+      if not it:fits(amount) then
+        return false
+      end
+    elseif not fits(found_rows[p], found_at[p], amount, max_wait) then
       return false
     end
   end
@@ -383,7 +292,12 @@ local function take_all(kind, last, requests, first_key)
   local passed, max_wait = 0, kind[2]
   while passed < requests and all_fit(kind, last, max_wait) do
     for p = 6, last do
-      take(found_rows[p], found_at[p], kind[p][6])
+      local it, amount = kind[p][9], kind[p][6]
+      if it then
+        it:hold(it.own + amount)
+      else
+        take(found_rows[p], found_at[p], amount)
+      end
     end
     passed = passed + 1
   end
@@ -395,12 +309,19 @@ local function take_all(kind, last, requests, first_key)
   return passed
 end
 
-local function change(row, i, kind, amount)
-  if kind[1] ~= FORCE then
-    penalize(row, i, kind[3], kind[4])
-  elseif amount < 0 then
+local function change(row, i, it, kind, amount)
+  local mode = kind[1]
+  if mode == PENALIZE then
+    penalize(row, i, kind[3], it and 1000 or kind[4])
+  elseif it then
+    it:change(mode, amount)
+  elseif mode == LOWER then
+    if row[i + OWED] == 0 and row[i + TOKENS] >= amount then
+      row[i + TOKENS], row[i + REMAINDER] = amount, 0
+    end
+  elseif mode == FORCE and amount < 0 then
     give(row, i, -amount)
-  else
+  elseif mode == FORCE then
     take(row, i, amount)
   end
 end
@@ -408,7 +329,7 @@ end
 local function decide(kind, last, requests, first_key)
   local mode = kind[1]
   for p = 6, last do
-    found_rows[p], found_at[p] = look(kind[p], first_key + kind[p][1], mode ~= PEEK)
+    found_rows[p], found_at[p] = look(kind[p], first_key, mode ~= PEEK)
   end
   length = length + 1
   local place = length
@@ -416,10 +337,12 @@ local function decide(kind, last, requests, first_key)
     local passed = take_all(kind, last, requests, first_key)
     out[place] = passed
     for p = 6, last do
-      local row, i = found_rows[p], found_at[p]
+      local row, i, it = found_rows[p], found_at[p], kind[p][9]
       if passed == requests then
         length = length + 1
-        out[length] = row[i + TOKENS]
+        out[length] = it and it:free() or row[i + TOKENS]
+      elseif it then
+        it:describe(kind[p][6])
       else
         describe(row, i, row[i + TOKENS] + passed * kind[p][6])
       end
@@ -428,34 +351,51 @@ local function decide(kind, last, requests, first_key)
   end
   out[place] = requests
   for p = 6, last do
-    describe(found_rows[p], found_at[p], found_rows[p][found_at[p] + TOKENS])
+    local row, i, it = found_rows[p], found_at[p], kind[p][9]
+    if it then
+      it:describe(kind[p][6])
+    else
+      describe(row, i, row[i + TOKENS])
+    end
   end
   if mode == TAKE then
     out[place] = take_all(kind, last, requests, first_key)
   elseif mode ~= PEEK then
     for p = 6, last do
-      change(found_rows[p], found_at[p], kind, kind[p][6])
+      change(found_rows[p], found_at[p], kind[p][9], kind, kind[p][6])
       changed[KEYS[first_key + kind[p][1]]] = found_rows[p]
     end
   end
 end
 
 -- A kind as a list: mode, max_wait, block, keep, number of keys, part, ...; a part: key of the entry, limit name,
--- capacity, refill, period, amount, revision.
+-- capacity, refill, period, amount, revision, and of slots the key of the holders, and the slots when they are looked at.
+-- And whether there are slots.
 local function spelled_out(kind)
   local list = { kind[1], kind[2], kind[3], kind[4], kind[5] }
+  local holders = kind[5] -- their keys come last
+  for p = 1, kind.parts do
+    holders = kind[p * 6 + 2] == 0 and holders - 2 or holders
+  end
+  local has_slots = holders < kind[5]
   for p = 1, kind.parts do
     local at = p * 6
     list[5 + p] =
       { kind[at], ARGV[kind.names + p], kind[at + 1], kind[at + 2], kind[at + 3], kind[at + 4], kind[at + 5] }
+    if kind[at + 2] == 0 then
+      list[5 + p][8], holders = holders, holders + 2
+    end
   end
-  return list
+  return list, has_slots
 end
 
 while run <= last_run do
-  local kind, requests = spelled_out(kinds[head[run]]), head[run + 1]
-  local last = #kind
+  local kind, has_slots = spelled_out(kinds[head[run]])
+  local requests, last = head[run + 1], #kind
   for _ = entry, head[run + 2] do
+    if has_slots then
+      slots.lease = slots.lease + 1
+    end
     decide(kind, last, requests, first_key)
     first_key = first_key + kind[5]
   end

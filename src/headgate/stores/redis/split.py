@@ -53,9 +53,7 @@ def settle_split_plan(
     yield from _give_back_plan(settle_slots, split, now_ms)
     answers = [_joined(request, pieces) for request, pieces in zip(batch, split)]
     lost = [answer for answer in answers if isinstance(answer, RateLimiterUnavailable)]
-    if len(lost) == len(batch):
-        raise lost[0]
-    if lost:
+    if lost:  # be it all of them: the other nodes of the cluster are there
         raise PartlyUnavailable(lost[0], [answer if isinstance(answer, Answer) else None for answer in answers])
     return [answer for answer in answers if isinstance(answer, Answer)]
 

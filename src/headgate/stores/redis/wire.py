@@ -2,38 +2,55 @@
 
 Callers of one kind (the same parts, wished for in the same way) are described once, whatever their number. Equal
 requests for the same keys become one entry with a count: of equal requests at one moment the first so many pass,
-and the others do not.
+and the others do not. A request for slots is an entry of its own, with its lease.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import pack
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import PEEK, PENALIZE, TAKE, Answer, Mode, Parts, Request, decide
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request, State, decide
 from ...core.limit import Limit
+from ...core.slots import NEVER_MS, Slots
 from .exchange import Arguments
 from .keys import Keys
 from .script import SETTLE
 
-_Kind: TypeAlias = "list[bytes | str]"  # its numbers, and the names of its limits
+_Place: TypeAlias = "tuple[int, ...]"
 _ONE_RUN = [1, 1, 1]
-_MODES = {Mode.TAKE: 0, Mode.FORCE: 1, Mode.PEEK: 2, Mode.PENALIZE: 3}
+_MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
 _BLOCK = 10**15  # of debt, as in settle.lua
 _DESCRIBED = 9  # numbers that describe a bucket
+_OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
 _KEPT_KINDS = 256
 
 
+class _Kind:
+    """What requests have in common. `slots`: level and limit name of each part that is about slots."""
+
+    __slots__ = ("described", "joins", "parts", "repeatable", "slots")
+
+    def __init__(self, request: Request) -> None:
+        mode, self.parts = request.mode, request.parts
+        self.slots = [(part.level, part.limit.name) for part in self.parts if part.limit.is_concurrent]
+        self.joins = not self.slots and (mode is TAKE or mode is PEEK)
+        # Slots that were taken twice would be renewed twice, and given back once.
+        self.repeatable = mode in (PEEK, LOWER, RENEW) or (mode is TAKE and not self.slots)
+        self.described = _described(request, len(self.slots))
+
+
 class _Entry:
-    """Equal requests. `members` are their places in the batch."""
+    """Equal requests. `members` are their places in the batch, `number` is that of their kind."""
 
-    __slots__ = ("kind", "members", "request")
+    __slots__ = ("kind", "members", "number", "request")
 
-    def __init__(self, request: Request, kind: int, member: int) -> None:
+    def __init__(self, request: Request, kind: _Kind, number: int, member: int) -> None:
         self.request = request
         self.kind = kind
+        self.number = number
         self.members = [member]
 
 
@@ -66,12 +83,13 @@ class Batch:
                 lefts, at = reply[at : at + len(parts)], at + len(parts)
                 _answer_passed(answers, members, parts, lefts)
                 continue
-            buckets = []
+            states: list[State] = []
             for part in parts:
-                buckets.append(_bucket(part.limit, *reply[at : at + _DESCRIBED]))
+                read = _bucket if part.limit.refill_milli else _slots
+                states.append(read(part.limit, request.lease_id, *reply[at : at + _DESCRIBED]))
                 at += _DESCRIBED
             for member in members:
-                answers[member] = decide(request, buckets, 0)
+                answers[member] = decide(request, states, 0)
         return answers
 
 
@@ -93,62 +111,71 @@ class Encoder:
         self._keys = keys
         self._cold_milli = cold_milli
         self._lone_head = _doubles(0, cold_milli, *_ONE_RUN)
-        self._kinds: dict[tuple[int, ...], tuple[Parts, _Kind]] = {}
+        self._kinds: dict[_Place, _Kind] = {}
 
     def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> Batch:
         if len(requests) == 1:
-            entries, kinds = [_Entry(requests[0], 1, 0)], self._kind(requests[0])[1]
-            repeatable = _repeatable(requests[0])
+            _, kind = self._kind(requests[0])
+            entries, described, repeatable = [_Entry(requests[0], kind, 1, 0)], kind.described, kind.repeatable
+            leases = self._leases(entries) if kind.slots else []
             head = self._lone_head if now_ms is None else _doubles(now_ms, self._cold_milli, *_ONE_RUN)
         else:
             entries, kinds = self._merged(requests)
-            repeatable = all(_repeatable(request) for request in requests)
+            described = [each for kind in kinds for each in kind.described]
+            repeatable = all(kind.repeatable for kind in kinds)
+            leases = self._leases(entries) if any(kind.slots for kind in kinds) else []
             head = _doubles(now_ms or 0, self._cold_milli, *_runs(entries))
         row = self._keys.row
-        keys = [row(key) for entry in entries for key in entry.request.keys]
+        if leases:
+            keys = [key for entry in entries for key in self._keys_of(entry)]
+        else:
+            keys = [row(key) for entry in entries for key in entry.request.keys]
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
-        arguments = ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *kinds)
+        arguments = ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *described, *leases)
         return Batch(entries, len(requests), arguments, repeatable)
 
-    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], _Kind]:
-        numbers: dict[tuple[int, ...], int] = {}
-        kinds: list[bytes | str] = []
+    def _keys_of(self, entry: _Entry) -> list[str]:
+        rows = [self._keys.row(key) for key in entry.request.keys]
+        return rows + [key for level, name in entry.kind.slots for key in self._keys.slots(rows[level], name)]
+
+    def _leases(self, entries: list[_Entry]) -> list[str]:
+        return ["", *(entry.request.lease_id for entry in entries if entry.kind.slots)]
+
+    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], list[_Kind]]:
+        numbers: dict[_Place, int] = {}
+        kinds: list[_Kind] = []
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
-        kind, last_mode, last_parts, last_wait_ms = 0, None, None, 0
+        number, last_mode, last_parts, last_wait_ms = 0, None, None, 0
         for member, request in enumerate(requests):
-            mode, keys, parts, max_wait_ms, _, _ = request
+            mode, keys, parts, max_wait_ms, _, _, _ = request
             if parts is not last_parts or mode is not last_mode or max_wait_ms != last_wait_ms or mode is PENALIZE:
                 last_mode, last_parts, last_wait_ms = mode, parts, max_wait_ms
-                place, described = self._kind(request)
-                kind = numbers.get(place, 0)
-                if not kind:
-                    kind = numbers[place] = len(numbers) + 1
-                    kinds += described
+                place, kind = self._kind(request)
+                number = numbers.get(place, 0)
+                if not number:
+                    number = numbers[place] = len(numbers) + 1
+                    kinds.append(kind)
             entry = latest.get(keys[0])
-            if entry is not None and entry.kind == kind and _may_join(request, entry, latest):
+            if entry is not None and entry.number == number and _may_join(request, entry, latest):
                 entry.members.append(member)
                 continue
-            entry = _Entry(request, kind, member)
+            entry = _Entry(request, kind, number, member)
             entries.append(entry)
             for key in keys:
                 latest[key] = entry
         return entries, kinds
 
-    def _kind(self, request: Request) -> tuple[tuple[int, ...], _Kind]:
-        mode, _, parts, max_wait_ms, block_ms, keep_milli = request
+    def _kind(self, request: Request) -> tuple[_Place, _Kind]:
+        mode, _, parts, max_wait_ms, block_ms, keep_milli, _ = request
         place = (id(parts), id(mode), max_wait_ms, block_ms, keep_milli)
         kept = self._kinds.get(place)
-        if kept is None or kept[0] is not parts:
+        if kept is None or kept.parts is not parts:
             if len(self._kinds) >= _KEPT_KINDS:
                 self._kinds.clear()
-            kept = self._kinds[place] = (parts, _described(request))
-        return place, kept[1]
-
-
-def _repeatable(request: Request) -> bool:
-    return request.mode is TAKE or request.mode is PEEK
+            kept = self._kinds[place] = _Kind(request)
+        return place, kept
 
 
 def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
@@ -156,14 +183,15 @@ def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> boo
     keys = request.keys
     return (
         entry.request.keys == keys
-        and _repeatable(request)
+        and entry.kind.joins
         and (len(keys) == 1 or all(latest[key] is entry for key in keys))
     )
 
 
-def _described(request: Request) -> _Kind:
-    mode, keys, parts, max_wait_ms, block_ms, keep_milli = request
-    numbers = [_MODES[mode], max_wait_ms, block_ms, keep_milli, len(keys)]
+def _described(request: Request, slots: int) -> list[bytes | str]:
+    """The numbers of a kind, and the names of its limits."""
+    mode, keys, parts, max_wait_ms, block_ms, keep_milli, _ = request
+    numbers = [_MODES[mode], max_wait_ms, block_ms, keep_milli, len(keys) + 2 * slots]
     for level, limit, amount_milli, revision in parts:
         numbers += [level, limit.capacity_milli, limit.refill_milli, limit.period_ms, amount_milli, revision]
     return [_doubles(*numbers), *(part.limit.name for part in parts)]
@@ -173,7 +201,7 @@ def _runs(entries: list[_Entry]) -> list[int]:
     runs: list[int] = []
     last_kind = last_count = 0
     for entry in entries:
-        kind, count = entry.kind, len(entry.members)
+        kind, count = entry.number, len(entry.members)
         if kind == last_kind and count == last_count:
             runs[-1] += 1
         else:
@@ -189,6 +217,7 @@ def _doubles(*numbers: int) -> bytes:
 
 def _bucket(
     limit: Limit,
+    lease_id: str,
     capacity_milli: int,
     refill_milli: int,
     period_ms: int,
@@ -199,18 +228,54 @@ def _bucket(
     blocked_until_ms: int,
     revision: int,
 ) -> Bucket:
-    if (limit.capacity_milli, limit.refill_milli, limit.period_ms) != (capacity_milli, refill_milli, period_ms):
-        limit = Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)
+    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, tokens_milli - owed * _BLOCK, settled_at_ms, remainder, blocked_until_ms, revision)
 
 
-def read_row(reply: list[int | bytes]) -> list[Bucket]:
-    """The buckets of a row as read.lua tells them."""
-    buckets = []
+def _slots(
+    limit: Limit,
+    lease_id: str,
+    capacity_milli: int,
+    refill_milli: int,
+    period_ms: int,
+    held_milli: int,
+    own_milli: int,
+    settled_at_ms: int,
+    fits_at_ms: int,
+    blocked_until_ms: int,
+    revision: int,
+) -> Slots:
+    """Slots that answer like those of the server: all others as one, and everybody until the request fits."""
+    ends_ms = fits_at_ms or NEVER_MS
+    holders = {lease_id: (own_milli, ends_ms)} if own_milli else {}
+    if held_milli > own_milli:
+        holders[_OTHERS] = held_milli - own_milli, ends_ms
+    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
+    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
+
+
+def _limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
+    if (limit.capacity_milli, limit.refill_milli, limit.period_ms) == (capacity_milli, refill_milli, period_ms):
+        return limit
+    return Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)
+
+
+def read_row(reply: list[Any]) -> list[State]:
+    """The buckets and slots of a row as read.lua tells them."""
+    states: list[State] = []
     for at in range(0, len(reply), 1 + _DESCRIBED):
-        name = reply[at]
-        assert isinstance(name, bytes)
-        capacity_milli, refill_milli, period_ms, *state = (int(value) for value in reply[at + 1 : at + 1 + _DESCRIBED])
+        name, capacity_milli, refill_milli, period_ms, tokens, owed, *rest = reply[at : at + 1 + _DESCRIBED]
         limit = Limit.from_stored(name.decode(), capacity_milli, refill_milli, period_ms)
-        buckets.append(_bucket(limit, capacity_milli, refill_milli, period_ms, *state))
-    return buckets
+        if limit.is_concurrent:
+            settled_at_ms, _, blocked_until_ms, revision = rest
+            states.append(Slots(limit, settled_at_ms, _holders(tokens), blocked_until_ms, revision))
+        else:
+            states.append(Bucket(limit, tokens - owed * _BLOCK, *rest))
+    return states
+
+
+def _holders(reply: list[Any]) -> dict[str, tuple[int, int]]:
+    return {
+        lease_id.decode(): (int(milli), int(ends_ms))
+        for lease_id, ends_ms, milli in zip(reply[::3], reply[1::3], reply[2::3])
+    }

@@ -15,7 +15,8 @@ from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationErro
 T = TypeVar("T")
 
 APPLICATION_ID = int.from_bytes(b"HGat", "big")
-FORMAT = 1
+FORMAT = 2
+_BEFORE_SLOTS = 1
 
 
 def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
@@ -31,10 +32,10 @@ def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
 def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) -> None:
     connection.execute("BEGIN")  # one look at all of it: another process may be creating it just now
     try:
-        new = _is_new(connection, path)
+        current = _format(connection, path) == FORMAT
     finally:
         connection.execute("ROLLBACK")
-    if new:
+    if not current:
         _create(connection, path)
     # Kill -9 loses nothing in this mode; a power cut may lose the last moments, never the file.
     patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), timeout_seconds)
@@ -66,28 +67,32 @@ def patiently(statement: Callable[[], T], timeout_seconds: float) -> T:
         time.sleep(random.uniform(0.0001, 0.001))
 
 
-def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+def _format(connection: sqlite3.Connection, path: str) -> int:
+    """The format of the file, 0 if it is new."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application_id == APPLICATION_ID:
-        if version != FORMAT:
+        if version not in (_BEFORE_SLOTS, FORMAT):
             raise ValidationError(
                 f"{path!r} is in format {version} and this headgate reads format {FORMAT}: "
                 "upgrade headgate in every process that shares the file"
             )
-        return False
+        return int(version)
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application_id or tables:
         raise ValidationError(f"{path!r} is a database of another program: choose a file of its own for headgate")
-    return True
+    return 0
 
 
 def _create(connection: sqlite3.Connection, path: str) -> None:
+    """Everything, or what an older file lacks."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(connection, path):  # nobody else was faster
+        found = _format(connection, path)
+        if found != FORMAT:  # nobody else was faster
             for statement in files(__package__).joinpath("schema.sql").read_text().split(";\n"):
-                connection.execute(statement)
+                if found == 0 or "slots" in statement.partition("CREATE")[2].partition("(")[0]:
+                    connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")
@@ -99,6 +104,10 @@ def _create(connection: sqlite3.Connection, path: str) -> None:
 
 def damaged(path: str, why: str) -> HeadgateError:
     return RateLimiterUnavailable(f"{path!r} is damaged ({why}): move it away, and headgate starts a new one")
+
+
+def busy(path: str) -> HeadgateError:
+    return RateLimiterUnavailable(f"{path!r} was locked by another process for longer than store_timeout")
 
 
 def explained(error: sqlite3.Error | UnicodeDecodeError, path: str) -> HeadgateError:
@@ -115,5 +124,5 @@ def explained(error: sqlite3.Error | UnicodeDecodeError, path: str) -> HeadgateE
     if "malformed" in text:
         return damaged(path, text)
     if "locked" in text or "busy" in text:
-        return RateLimiterUnavailable(f"{path!r} was locked by another process for longer than store_timeout")
+        return busy(path)
     return RateLimiterUnavailable(f"{path!r} failed: {text}")

@@ -1,6 +1,8 @@
--- Format 1. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
+-- Format 2. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
 
--- One row per limit of an entity on a resource. A row that is missing is a full bucket.
+-- One row per limit of an entity on a resource. A row that is missing is a full bucket, or a limit all of whose slots are
+-- free. Of a concurrent limit refill_milli is 0, period_ms its ttl, and tokens_milli the moment at which the last of its
+-- slots runs out.
 CREATE TABLE buckets (
     key TEXT NOT NULL,                  -- namespace/entity#resource
     limit_name TEXT NOT NULL,
@@ -23,3 +25,15 @@ CREATE TABLE records (
 ) WITHOUT ROWID;
 
 CREATE INDEX records_expiring ON records (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
+
+-- Who holds how much of a concurrent limit until when (see core/slots.py).
+CREATE TABLE slots (
+    key TEXT NOT NULL,
+    limit_name TEXT NOT NULL,
+    lease_id TEXT NOT NULL,
+    held_milli INTEGER NOT NULL,
+    expires_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (key, limit_name, lease_id)
+) WITHOUT ROWID;
+
+CREATE INDEX slots_expiring ON slots (expires_at_ms);

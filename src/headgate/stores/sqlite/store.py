@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Part, Request, decide
+from ...core.decide import Answer, Part, Request, State, decide, state_of
 from ...core.errors import VersionConflict
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
-from .connection import connect, damaged, explained, patiently
+from ...core.slots import Slots
+from . import slots
+from .connection import busy, connect, damaged, explained, patiently
 from .fork import open_anew_after_fork
 
 _COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision"
@@ -61,30 +64,43 @@ class SqliteStore:
             self._connection = connect(self._path, self._timeout_seconds)
         return self._connection
 
+    def _take_lock(self) -> float:
+        """Have the connection to oneself. How many seconds are left."""
+        if self.lock.acquire(blocking=False):
+            return self._timeout_seconds
+        deadline = time.monotonic() + self._timeout_seconds
+        if not self.lock.acquire(timeout=self._timeout_seconds):
+            raise busy(self._path)
+        return max(0.0, deadline - time.monotonic())
+
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do the work in a transaction that no other process can come between."""
-        with self.lock:
+        seconds = self._take_lock()
+        try:
+            connection = self._connected()
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), seconds)
             try:
-                connection = self._connected()
-                patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._timeout_seconds)
-                try:
-                    result = work(connection)
-                    connection.execute("COMMIT")
-                    return result
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                raise explained(error, self._path) from error
+                result = work(connection)
+                connection.execute("COMMIT")
+                return result
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise explained(error, self._path) from error
+        finally:
+            self.lock.release()
 
     def _read(self, query: str, *parameters: object) -> list[Any]:
-        with self.lock:
-            try:
-                connection = self._connected()
-                return patiently(lambda: connection.execute(query, parameters).fetchall(), self._timeout_seconds)
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                raise explained(error, self._path) from error
+        seconds = self._take_lock()
+        try:
+            connection = self._connected()
+            return patiently(lambda: connection.execute(query, parameters).fetchall(), seconds)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise explained(error, self._path) from error
+        finally:
+            self.lock.release()
 
     # Buckets
 
@@ -93,16 +109,16 @@ class SqliteStore:
         now = now_ms
 
         def work(connection: sqlite3.Connection) -> list[Answer]:
-            if len(batch) == 1 and len(batch[0].parts) == 1:
+            if len(batch) == 1 and len(batch[0].parts) == 1 and not batch[0].parts[0].limit.is_concurrent:
                 return [self._settle_one(connection, batch[0], now)]
             wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
             stored = _load(connection, wanted)
-            buckets = {place: self._bucket(place, part, stored, now) for place, part in wanted.items()}
+            states = {place: self._state(place, part, stored, now) for place, part in wanted.items()}
             answers = [
-                decide(request, [buckets[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now)
+                decide(request, [states[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now)
                 for request in batch
             ]
-            self._save(connection, buckets, stored, now)
+            self._save(connection, states, stored, now)
             return answers
 
         return self._write(work)
@@ -112,33 +128,35 @@ class SqliteStore:
         (part,) = request.parts
         place = (request.keys[part.level], part.limit.name)
         row = connection.execute(_READ_PLACE, place).fetchone()
-        stored = {place: _bucket(row, part.limit)} if row else {}
-        bucket = self._bucket(place, part, stored, now_ms)
+        stored: dict[_Place, State] = {place: _bucket(row, part.limit) if row[3] else _slots(row, {})} if row else {}
+        bucket = self._state(place, part, stored, now_ms)
         answer = decide(request, (bucket,), now_ms)
         self._save(connection, {place: bucket}, stored, now_ms)
         return answer
 
-    def _bucket(self, place: _Place, part: Part, stored: dict[_Place, Bucket], now_ms: int) -> Bucket:
-        bucket = stored.get(place)
+    def _state(self, place: _Place, part: Part, stored: dict[_Place, State], now_ms: int) -> State:
+        state = stored.get(place)
         seen_ms = self._seen.get(place, 0)
-        if bucket is None:
-            return Bucket.full(part.limit, max(seen_ms, now_ms), part.revision)
-        bucket.settle(seen_ms)
-        return bucket
+        if state is None or isinstance(state, Slots) is not part.limit.is_concurrent:
+            return state_of(part, max(seen_ms, now_ms))
+        state.settle(seen_ms)
+        return state
 
     def _save(
-        self, connection: sqlite3.Connection, buckets: dict[_Place, Bucket], stored: dict[_Place, Bucket], now_ms: int
+        self, connection: sqlite3.Connection, states: dict[_Place, State], stored: dict[_Place, State], now_ms: int
     ) -> None:
-        for place, bucket in buckets.items():
-            if not bucket.changed:
+        for place, state in states.items():
+            if not state.changed:
                 # Looking costs no write, but time must not run backwards for one who looked.
-                self._seen[place] = bucket.settled_at_ms
+                self._seen[place] = state.settled_at_ms
                 continue
             if place in stored:
-                connection.execute(_UPDATE, _values(bucket) + place)
+                connection.execute(_UPDATE, _values(state) + place)
             else:
-                connection.execute(_INSERT, _values(bucket) + place)
+                connection.execute(_INSERT, _values(state) + place)
                 self._new_rows += 1
+            if isinstance(state, Slots) or isinstance(stored.get(place), Slots):
+                slots.save(connection, place, state)
         if len(self._seen) > PAGE:
             self._seen.clear()
         if self._new_rows >= PAGE:
@@ -156,6 +174,7 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("DELETE FROM buckets WHERE key = ?", doomed)
+            connection.executemany("DELETE FROM slots WHERE key = ?", doomed)
             self._seen = {place: ms for place, ms in self._seen.items() if place[:1] not in doomed}
 
         self._write(work)
@@ -166,13 +185,14 @@ class SqliteStore:
         assert now_ms is not None
         prefix = f"{namespace}/" if entity_id is None else f"{namespace}/{entity_id}#"
         rows = self._read(_READ_PAGE, cursor or prefix, prefix + _AFTER_ALL, PAGE)
+        held = slots.by_place(self._read(slots.READ_RANGE, rows[0][0], rows[-1][0])) if rows else {}
         page = []
         last, count = None, 0
         for last, of_key in groupby(rows, key=itemgetter(0)):
             count += 1
             _, row_entity, row_resource = parse_bucket_key(last)
             if resource in (None, row_resource):
-                page.append(BucketRow(row_entity, row_resource, tuple(_settled(of_key, now_ms))))
+                page.append(BucketRow(row_entity, row_resource, tuple(_settled(of_key, held, now_ms))))
         return Page(page, last if count == PAGE else None)
 
     # Records
@@ -222,12 +242,13 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> Swept:
             expired = connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now,)).rowcount
+            leases = slots.sweep(connection, now, prefix, prefix + _AFTER_ALL)
             buckets, after = 0, prefix
             while True:
                 rows = connection.execute(_READ_AFTER, (after, prefix + _AFTER_ALL, PAGE)).fetchall()
                 buckets += _delete_full(connection, rows, now)
                 if len(rows) < PAGE:
-                    return Swept(buckets, expired)
+                    return Swept(buckets, expired, leases)
                 after = rows[-1][0]
 
         return self._write(work)
@@ -248,14 +269,19 @@ class SqliteStore:
             connection.close()
 
 
-def _load(connection: sqlite3.Connection, wanted: dict[_Place, Part]) -> dict[_Place, Bucket]:
+def _load(connection: sqlite3.Connection, wanted: dict[_Place, Part]) -> dict[_Place, State]:
     keys = {key for key, _ in wanted}
     rows = (
         connection.execute(_READ_ONE, tuple(keys))
         if len(keys) == 1
         else connection.execute(_READ_MANY, (json.dumps(list(keys)),))
     )
-    return {(row[0], row[1]): _bucket(row, wanted[row[0], row[1]].limit) for row in rows if (row[0], row[1]) in wanted}
+    return {
+        (key, name): _slots(row, slots.read(connection, (key, name))) if not refill else _bucket(row, part.limit)
+        for row in rows.fetchall()
+        for key, name, _, refill, *_ in (row,)
+        if (part := wanted.get((key, name)))
+    }
 
 
 def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
@@ -271,30 +297,45 @@ def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
     return Bucket(limit, *state)
 
 
+def _slots(row: _Row, holders: slots.Holders) -> Slots:
+    _, name, capacity_milli, _, ttl_ms, _, settled_at_ms, _, blocked_until_ms, revision = row
+    limit = Limit.from_stored(name, capacity_milli, 0, ttl_ms)
+    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
+
+
+def _full_at_ms(row: _Row) -> int:
+    _, _, _, refill_milli, _, last_ms, _, _, blocked_until_ms, _ = row
+    return _bucket(row).full_at_ms() if refill_milli else max(last_ms, blocked_until_ms)
+
+
 def _delete_full(connection: sqlite3.Connection, rows: Iterable[_Row], now_ms: int) -> int:
-    full = [row[:2] for row in rows if _bucket(row).full_at_ms() <= now_ms]
+    full = [row[:2] for row in rows if _full_at_ms(row) <= now_ms]
     connection.executemany("DELETE FROM buckets WHERE key = ? AND limit_name = ?", full)
+    connection.executemany("DELETE FROM slots WHERE key = ? AND limit_name = ?", full)
     return len(full)
 
 
-def _settled(rows: Iterable[_Row], now_ms: int) -> Iterator[Bucket]:
+def _settled(rows: Iterable[_Row], held: dict[_Place, slots.Holders], now_ms: int) -> Iterator[State]:
     for row in rows:
-        bucket = _bucket(row)
-        bucket.settle(now_ms)
-        yield bucket
+        state = _bucket(row) if row[3] else _slots(row, held.get(row[:2], {}))
+        state.settle(now_ms)
+        yield state
 
 
-def _values(bucket: Bucket) -> tuple[int, ...]:
-    limit = bucket.limit
+def _values(state: State) -> tuple[int, ...]:
+    limit = state.limit
+    tokens_milli, remainder = (
+        (state.tokens_milli, state.remainder) if isinstance(state, Bucket) else (state.full_at_ms(), 0)
+    )
     return (
         limit.capacity_milli,
         limit.refill_milli,
         limit.period_ms,
-        bucket.tokens_milli,
-        bucket.settled_at_ms,
-        bucket.remainder,
-        bucket.blocked_until_ms,
-        bucket.revision,
+        tokens_milli,
+        state.settled_at_ms,
+        remainder,
+        state.blocked_until_ms,
+        state.revision,
     )
 
 

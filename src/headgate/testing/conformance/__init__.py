@@ -25,9 +25,13 @@ pytest.register_assert_rewrite(
             "history",
             "input",
             "leases",
+            "lines",
+            "recorded",
             "records",
             "secrets",
+            "slots",
             "vectors",
+            "vendors",
             "waiting",
         )
     )
@@ -40,9 +44,13 @@ from .hierarchy import HierarchyConformance
 from .history import HistoryConformance
 from .input import InputConformance
 from .leases import LeaseConformance
+from .lines import LineConformance
+from .recorded import RecordedConformance
 from .records import RecordConformance
 from .secrets import SecretConformance
+from .slots import SlotConformance
 from .vectors import VectorConformance
+from .vendors import VendorConformance
 from .waiting import WaitingConformance
 
 
@@ -51,6 +59,10 @@ class StoreConformance(
     AcquireConformance,
     LeaseConformance,
     WaitingConformance,
+    SlotConformance,
+    LineConformance,
+    RecordedConformance,
+    VendorConformance,
     HierarchyConformance,
     ConfigConformance,
     ConcurrencyConformance,

@@ -24,15 +24,22 @@ amounts = st.one_of(
     st.integers(1, 10**15),
     st.sampled_from([1, 1000, 999_999_937, 10**15, 10**15 + 1000]),
 )
+slot_amounts = st.integers(1, 5).map(lambda slots: slots * 1000)
 shapes = st.one_of(
     st.tuples(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 120_000)),
     st.tuples(st.integers(1, 10**15), st.integers(1, 10**15), st.integers(1, 366 * 86_400_000)),
 )
+# Long against the time a history takes: what is renewed is renewed by the history, not in the background.
+slot_shapes = st.tuples(st.integers(1, 4).map(lambda slots: slots * 1000), st.just(0), st.integers(600_000, 3_600_000))
 entities = st.sampled_from(["org", "ann", "bob", "solo"])
 parents = {"ann": "org", "bob": "org"}
-names = st.sampled_from([["x"], ["y"], ["x", "y"]])
+names = st.sampled_from([["x"], ["y"], ["x", "y"], ["slots"], ["slots", "x"]])
 steps_ms = st.one_of(
-    st.integers(0, 20), st.integers(0, 200_000), st.integers(-5_000, 0), st.integers(0, 400 * 86_400_000)
+    st.integers(0, 20),
+    st.integers(0, 200_000),
+    st.integers(0, 3_600_000),
+    st.integers(-5_000, 0),
+    st.integers(0, 400 * 86_400_000),
 )
 
 
@@ -45,12 +52,14 @@ class History(RuleBasedStateMachine):
         self.clock.set(START_MS)
         self.limiter = open_limiter(namespace=f"history-{next(_namespaces)}")
         self.model = ModelLimiter()
-        self.leases: list[tuple[Any, str, int]] = []
+        self.leases: list[tuple[Any, str, int, str]] = []
+        self.lease_ids = itertools.count()
         self.revision = 1
 
-    @initialize(first=shapes, second=shapes)
-    def begin(self, first: tuple[int, int, int], second: tuple[int, int, int]) -> None:
-        self.limits = {"x": Limit.from_stored("x", *first), "y": Limit.from_stored("y", *second)}
+    @initialize(first=shapes, second=shapes, slots=slot_shapes)
+    def begin(self, first: tuple[int, int, int], second: tuple[int, int, int], slots: tuple[int, int, int]) -> None:
+        named = {"x": first, "y": second, "slots": slots}
+        self.limits = {name: Limit.from_stored(name, *shape) for name, shape in named.items()}
         self.limiter.set_system_defaults(list(self.limits.values()))
         self.limiter.create_entity("org")
         for child, parent in parents.items():
@@ -68,21 +77,23 @@ class History(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.clock.set(self.clock.now_ms() + ms)
 
-    @rule(name=st.sampled_from(["x", "y"]), shape=shapes)
-    def a_limit_changes(self, name: str, shape: tuple[int, int, int]) -> None:
+    @rule(change=st.one_of(st.tuples(st.sampled_from(["x", "y"]), shapes), st.tuples(st.just("slots"), slot_shapes)))
+    def a_limit_changes(self, change: tuple[str, tuple[int, int, int]]) -> None:
+        name, shape = change
         self.limits[name] = Limit.from_stored(name, *shape)
         self.revision += 1
         self.limiter.set_system_defaults(list(self.limits.values()))
 
     @rule(entity_id=entities, named=names, data=st.data())
     def try_acquire(self, entity_id: str, named: list[str], data: st.DataObject) -> None:
-        milli = {name: data.draw(amounts) for name in named}
-        allowed, wait_ms = self.model.take(self.charges(entity_id, milli), self.clock.now_ms())
+        milli = {name: data.draw(slot_amounts if name == "slots" else amounts) for name in named}
+        lease_id = f"lease-{next(self.lease_ids)}"
+        allowed, wait_ms = self.model.take(self.charges(entity_id, milli), self.clock.now_ms(), lease=lease_id)
         decision = self.limiter.try_acquire(entity_id, "r", _tokens(milli))
         assert decision.allowed is allowed
         if allowed:
             assert decision.retry_after_seconds == 0.0
-            self.leases.append((decision.lease, entity_id, self.revision))
+            self.leases.append((decision.lease, entity_id, self.revision, lease_id))
         else:
             assert decision.retry_after_seconds == (None if wait_ms is None else wait_ms / 1000)
 
@@ -108,18 +119,37 @@ class History(RuleBasedStateMachine):
     def end_a_lease(self, index: int, how: str) -> None:
         if not self.leases:
             return
-        lease, entity_id, revision = self.leases.pop(index % len(self.leases))
-        held = {name: round(amount * 1000) for name, amount in lease.consumed.items()}
-        limits_then = lease._chain.shape.levels[0]
+        lease, entity_id, revision, lease_id = self.leases.pop(index % len(self.leases))
+        back = {
+            place: charge
+            for place, charge in self.taken(lease, entity_id, revision, -1).items()
+            if how == "rollback" or charge.limit.is_concurrent
+        }
         getattr(lease, how)()
-        if how == "rollback":
-            charges = {
-                place: ModelCharge(limits_then[place[2]], -amount, revision)
-                for place, (_, amount, _) in self.charges(entity_id, held).items()
-                if amount > 0
-            }
-            if charges:
-                self.model.force(charges, self.clock.now_ms())
+        if back:
+            self.model.force(back, self.clock.now_ms(), lease_id)
+
+    @rule(index=st.integers(0, 20))
+    def renew_a_lease(self, index: int) -> None:
+        if not self.leases:
+            return
+        lease, entity_id, revision, lease_id = self.leases[index % len(self.leases)]
+        held = {
+            place: charge
+            for place, charge in self.taken(lease, entity_id, revision, 0).items()
+            if charge.limit.is_concurrent
+        }
+        if not lease.lost:
+            assert lease.renew() is (self.model.renew(held, self.clock.now_ms(), lease_id) if held else True)
+
+    def taken(self, lease: Any, entity_id: str, revision: int, times: int) -> dict[Place, ModelCharge]:
+        """What a lease has taken, under the limits of then."""
+        limits_then = lease._chain.shape.levels[0]
+        consumed = {name: round(amount * 1000) for name, amount in lease.consumed.items() if amount > 0}
+        return {
+            place: ModelCharge(limits_then[place[2]], amount * times, revision)
+            for place, (_, amount, _) in self.charges(entity_id, consumed).items()
+        }
 
     @rule(entity_id=entities)
     def look(self, entity_id: str) -> None:
@@ -130,11 +160,12 @@ class History(RuleBasedStateMachine):
         }
         assert self.limiter.available(entity_id, "r") == lowest
 
-    @rule(entity_id=entities, milli=amounts)
-    def ask_for_the_wait(self, entity_id: str, milli: int) -> None:
-        waits = self.model.waits(self.charges(entity_id, {"x": milli}), self.clock.now_ms()).values()
+    @rule(entity_id=entities, milli=amounts, slots=st.one_of(st.none(), slot_amounts))
+    def ask_for_the_wait(self, entity_id: str, milli: int, slots: int | None) -> None:
+        needed = {"x": milli} if slots is None else {"x": milli, "slots": slots}
+        waits = self.model.waits(self.charges(entity_id, needed), self.clock.now_ms()).values()
         longest = None if None in waits else max(wait for wait in waits if wait is not None)
-        said = self.limiter.time_until_available(entity_id, "r", _tokens({"x": milli}))
+        said = self.limiter.time_until_available(entity_id, "r", _tokens(needed))
         assert said == (None if longest is None else longest / 1000)
 
     @rule(entity_id=entities)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
@@ -12,13 +13,15 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 
 from ...core.errors import HeadgateError, RateLimitExceeded, ValidationError
+from ...core.limit import Limit
 from ...core.records import BucketRow, Page, Record
-from ...limiter import SyncRateLimiter
+from ...limiter import Event, SyncRateLimiter
 from ...stores import open_store
 from .fixtures import RPM, START_MS, Conformance
 
 SECRET = "hunter2"
 USER, TEAM, NOBODY = f"{SECRET}-user", f"{SECRET}-team", f"{SECRET}-nobody"
+BOTH = [RPM, Limit.concurrent("parallel", 1)]
 SETTINGS = [True, f"{SECRET} is the key".encode()]
 
 T = TypeVar("T")
@@ -30,11 +33,19 @@ def hashed(entity_id: str, setting: Any) -> str:
     return hashlib.blake2b(entity_id.encode("utf-8", "surrogatepass"), digest_size=20, key=key).hexdigest()
 
 
+def steady(text: str) -> str:
+    """Without what is another each time: the ids of leases, and how long a wait was."""
+    return re.sub(r"(?<=waited_seconds=)[\d.]+", "0", re.sub(r"\b[0-9a-f]{24}\b", "lease", text))
+
+
 class Tour:
     """Through every method of a limiter. Notes what was called, what came of it, and what the store held then."""
 
-    def __init__(self, limiter: Any, stored: Callable[[str], Stored]) -> None:
-        self.limiter = limiter
+    def __init__(
+        self, open_limiter: Callable[..., Any], stored: Callable[[str], Stored], namespace: str, **settings: Any
+    ) -> None:
+        self.events: list[Event] = []
+        self.limiter = open_limiter(namespace=namespace, on_event=self.events.append, **settings)
         self.stored = stored
         self.called: set[str] = set()
         self.shown: list[str] = []
@@ -46,6 +57,8 @@ class Tour:
         self._entities()
         self._limits()
         self._leases()
+        self._slots()
+        self._vendors()
         self._delete()
         self._end()
 
@@ -64,7 +77,7 @@ class Tour:
             self.shown += [repr(result), str(result), repr(statuses), repr(getattr(result, "cursor", None))]
             self.shown += [str(status.as_dict()) + status.explain() for status in statuses]
         records, buckets = self.stored(self.limiter.namespace)
-        self.records.append({repr(record) for record in records})
+        self.records.append({steady(repr(record)) for record in records})
         self.buckets.append({row.entity_id for row in buckets})
         return result
 
@@ -135,6 +148,31 @@ class Tour:
         self._note(lambda: lease.consume(rpm=1))
         self.call("get_buckets", USER, "r")
         self.call("available", TEAM, "r")
+
+    def _slots(self) -> None:
+        with self.limiter.acquire(USER, "r", {"parallel": 1}, BOTH) as lease:
+            assert SECRET not in repr(lease)
+            self._note(lambda: lease.consume(parallel=1))
+            self._note(lambda: lease.adjust(parallel=1))
+            self._note(lambda: self.limiter.acquire(USER, "r", {"parallel": 1}, BOTH).__enter__())
+            self.call("reset", USER, "r")
+            self._note(lambda: lease.renew())
+            assert SECRET not in repr(lease)
+        how: dict[str, Any] = {"max_wait": 1, "record_lease": True, "restore_on_expiry": True}
+        with self.limiter.acquire(USER, "r", {"rpm": 1, "parallel": 1}, BOTH, **how):
+            self.call("reconcile")
+            self.call("get_buckets", USER, "r")
+
+    def _vendors(self) -> None:
+        user, team = f"{USER}#r", f"{TEAM}#r"
+        self.called |= {"slot", "acquire_many"}
+        with self.limiter.slot(user, limits=BOTH):
+            self._note(lambda: self.limiter.slot(user, timeout=0, limits=BOTH).__enter__())
+        wish = {user: {"rpm": 1}, team: None}
+        with self.limiter.acquire_many(wish, limits=dict.fromkeys(wish, BOTH)):
+            self._note(lambda: self.limiter.acquire_many(wish, limits=dict.fromkeys(wish, BOTH)).__enter__())
+        self._note(lambda: self.limiter.acquire_many({user: {"rps": 1}}).__enter__())
+        self.call("sync_from_headers", user, {"x-ratelimit-remaining-requests": "5"})
 
     def _delete(self) -> None:
         self.call("delete_entity", NOBODY)
@@ -209,12 +247,12 @@ class SecretConformance(Conformance):
         setting: Any,
     ) -> None:
         caplog.set_level(logging.DEBUG)
-        clear = Tour(open_limiter(namespace="clear"), stored)
-        secret = Tour(open_limiter(namespace="secret", hash_entity_ids=setting), stored)
+        clear = Tour(open_limiter, stored, "clear")
+        secret = Tour(open_limiter, stored, "secret", hash_entity_ids=setting)
         secret.go()
         assert "could not be rolled back" in caplog.text
         assert SECRET not in caplog.text
-        for text in chain(secret.shown, *secret.records, *secret.buckets):
+        for text in chain(secret.shown, *secret.records, *secret.buckets, map(str, secret.events)):
             assert SECRET not in text
         methods = {name for name, _ in inspect.getmembers(SyncRateLimiter, callable) if not name.startswith("_")}
         assert methods - secret.called == set(), "the tour leaves these out"
@@ -224,9 +262,11 @@ class SecretConformance(Conformance):
         def revealed(text: str) -> str:
             for entity_id in (USER, TEAM, NOBODY):
                 text = text.replace(hashed(entity_id, setting), entity_id)
-            return text.replace("'secret/", "'clear/")
+            return text.replace("'secret/", "'clear/").replace("namespace='secret'", "namespace='clear'")
 
         assert [revealed(text) for text in secret.shown] == clear.shown
+        assert [revealed(steady(str(event))) for event in secret.events] == [steady(str(each)) for each in clear.events]
+        assert {"acquire.refused", "lease.lost", "penalized"} <= {event.name for event in secret.events}
         assert [set(map(revealed, records)) for records in secret.records] == clear.records
         assert set().union(*secret.buckets) == {hashed(entity_id, setting) for entity_id in (USER, TEAM)}
 

@@ -120,7 +120,7 @@ async def _reserved(limiter: RateLimiter, at_most: int) -> None:
 
 
 def drive(
-    url: str, clock: ManualClock, scenario: Callable[[RateLimiter], Coroutine[Any, Any, None]], **settings: Any
+    url: str, clock: ManualClock | None, scenario: Callable[[RateLimiter], Coroutine[Any, Any, None]], **settings: Any
 ) -> None:
     """What only tasks can do: be cancelled, start in order."""
     driver = AsyncDriver(url, clock=clock, **settings)

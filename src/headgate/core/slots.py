@@ -1,0 +1,134 @@
+"""Slots: a limit on how many may be at it at once. What is taken comes back when its lease ends.
+
+A slot is held under the id of a lease, until a moment. As long as the holder lives it moves that moment on (`renew`);
+if it dies, its time runs out, and whoever needs a slot next finds it free. So nobody has to be sure that somebody else
+is dead, and nothing that was given is given twice: what a lease held and lost cannot be renewed, and giving it back
+does nothing.
+
+A wait for a slot is the time until enough of them run out if nobody gives back or renews. It may be shorter, or longer:
+unlike tokens, slots cannot be reserved.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from .limit import Limit
+
+NEVER_MS = 1 << 62
+_until = itemgetter(1)
+
+
+class Slots:
+    """Who holds how much of a concurrent limit until when. It is used like a bucket, on behalf of `lease_id`."""
+
+    __slots__ = (
+        "_first_ms", "blocked_until_ms", "changed", "held_milli", "holders", "lease_id", "limit", "revision",
+        "settled_at_ms", "ttl_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        limit: Limit,
+        settled_at_ms: int,
+        holders: dict[str, tuple[int, int]] | None = None,
+        blocked_until_ms: int = 0,
+        revision: int = 0,
+    ) -> None:
+        self.limit = limit
+        self.settled_at_ms = settled_at_ms
+        self.holders = holders or {}  # by lease id: millislots, and when they run out
+        self.blocked_until_ms = blocked_until_ms
+        self.revision = revision
+        self.serve("", limit.period_ms)
+        self.changed = False
+        self._forget_expired()
+
+    def serve(self, lease_id: str, ttl_ms: int) -> None:
+        """On whose behalf it is used now, and for how long that one holds on: it renews at its own pace."""
+        self.lease_id = lease_id
+        self.ttl_ms = ttl_ms
+
+    def _forget_expired(self) -> None:
+        now_ms = self.settled_at_ms
+        for lease_id in [lease_id for lease_id, (_, until_ms) in self.holders.items() if until_ms <= now_ms]:
+            del self.holders[lease_id]
+        self.held_milli = sum(milli for milli, _ in self.holders.values())
+        self._first_ms = min((until_ms for _, until_ms in self.holders.values()), default=NEVER_MS)
+
+    def settle(self, now_ms: int) -> None:
+        if now_ms > self.settled_at_ms:
+            self.settled_at_ms = now_ms
+            if now_ms >= self._first_ms:
+                self._forget_expired()
+
+    def wait_ms(self, amount_milli: int) -> int | None:
+        """Milliseconds until the amount is free at the latest, if nobody renews: 0 if it is, None if it never fits."""
+        if amount_milli > self.limit.capacity_milli:
+            return None
+        wait, missing = 0, amount_milli + self.held_milli - self.limit.capacity_milli
+        if amount_milli and missing > 0:
+            wait = self._first_enough_ms(missing) - self.settled_at_ms
+        return max(wait, self.blocked_until_ms - self.settled_at_ms) if self.blocked_until_ms else wait
+
+    def _first_enough_ms(self, missing_milli: int) -> int:
+        milli, until_ms = min(self.holders.values(), key=_until)
+        if milli >= missing_milli:
+            return until_ms
+        holders = iter(sorted(self.holders.values(), key=_until))
+        while missing_milli > 0:
+            milli, until_ms = next(holders)
+            missing_milli -= milli
+        return until_ms
+
+    def take(self, amount_milli: int) -> None:
+        self._hold(amount_milli + self.holders.get(self.lease_id, (0, 0))[0])
+
+    def force(self, amount_milli: int) -> None:
+        """Give back (a negative amount) what the lease still holds, and no more. Slots are never taken by force."""
+        held_milli = self.holders.get(self.lease_id, (0, 0))[0]
+        if held_milli and amount_milli < 0:
+            self._hold(held_milli + amount_milli)
+
+    def renew(self) -> bool:
+        """Hold on for as long again. False if there is nothing to hold on to."""
+        held_milli = self.holders.get(self.lease_id, (0, 0))[0]
+        if held_milli:
+            self._hold(held_milli)
+        return held_milli > 0
+
+    def _hold(self, milli: int) -> None:
+        before, _ = self.holders.pop(self.lease_id, (0, 0))
+        if milli > 0:
+            until_ms = self.settled_at_ms + self.ttl_ms
+            self.holders[self.lease_id] = (milli, until_ms)
+            self._first_ms = min(self._first_ms, until_ms)
+        self.held_milli += max(milli, 0) - before
+        self.changed = True
+
+    def penalize(self, block_ms: int, keep_milli: int) -> None:
+        """Let nobody in for `block_ms`. Who is in stays in."""
+        if block_ms:
+            self.blocked_until_ms = max(self.blocked_until_ms, self.settled_at_ms + block_ms)
+            self.changed = True
+
+    def lower(self, amount_milli: int) -> None:
+        """What a vendor says it has left is no matter of slots."""
+
+    def reshape(self, limit: Limit, revision: int = 0) -> None:
+        """Go on under another limit. Who holds more than it allows keeps it; nobody gets in until enough have left."""
+        if revision:
+            if revision < self.revision:
+                return
+            self.revision = revision
+        self.limit = limit
+        self.changed = True
+
+    def available_milli(self) -> int:
+        free = self.limit.capacity_milli - self.held_milli
+        return min(free, 0) if self.blocked_until_ms > self.settled_at_ms else free
+
+    def full_at_ms(self) -> int:
+        """From when on nobody holds anything, if nobody renews."""
+        last_ms = max((until_ms for _, until_ms in self.holders.values()), default=0)
+        return max(self.settled_at_ms, last_ms, self.blocked_until_ms)

@@ -1,0 +1,199 @@
+"""Sharing a vendor's quota: dimensions by name, several at once, and what the vendor's own headers say.
+
+A dimension is `vendor#metric`, or `vendor#model`: the entity before the `#`, the resource after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ..core.decide import Answer, Part, Parts
+from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.limit import Limit
+from ..plan import Plan
+from .acquire import Options, Outcome, last_known, take_chain_plan, tell
+from .base import BaseLimiter
+from .chain import ONE_OF_EACH, Chain, Shape
+from .config import chain_plan
+from .decision import statuses
+from .hold import Hold
+from .learn import VendorSync, learn_plan
+from .lease import BaseLease
+
+Wishes: TypeAlias = "Mapping[str, Mapping[str, Any] | None] | Iterable[str]"
+
+
+_FORM = "write it like 'openai#gpt-4o' or 'openai#rpm'"
+
+
+class Dimension(NamedTuple):
+    entity_id: str
+    resource: str
+
+    @classmethod
+    def parse(cls, text: str) -> Dimension:
+        """`"openai#gpt-4o"` is the entity `openai` and the resource `gpt-4o`."""
+        entity_id, separator, resource = text.rpartition("#") if isinstance(text, str) else ("", "", "")
+        if not (entity_id and separator and resource):
+            raise ValidationError(f"dimension {text!r} cannot be read: {_FORM}")
+        return cls(entity_id, resource)
+
+
+def dimension_of(limiter: BaseLimiter, text: str) -> Dimension:
+    """The same, without a word of an id that is a secret."""
+    try:
+        return Dimension.parse(text)
+    except ValidationError:
+        if not limiter._hashes_ids:
+            raise
+    raise ValidationError(f"the dimension cannot be read: {_FORM}")
+
+
+# Several at once
+
+
+class _Member(NamedTuple):
+    dimension: str
+    chain: Chain
+    parts: Parts
+
+
+def take_many_plan(
+    limiter: BaseLimiter,
+    consume: Wishes,
+    limits: Mapping[str, Iterable[Limit]] | None,
+    options: Options,
+) -> Plan[dict[str, Outcome]]:
+    """All of the dimensions or none, in one request. Raises RateLimitExceeded with the limits of all of them."""
+    began = time.monotonic()
+    wishes = _checked(consume, limits)
+    chains: dict[str, Chain] = {}
+    try:
+        for dimension in wishes:
+            own = None if limits is None else limits.get(dimension)
+            chains[dimension] = yield from chain_plan(limiter, *dimension_of(limiter, dimension), own)
+        members = _members(chains, wishes)
+        if any(limiter._policy(chain, options.on_unavailable) == "local" for chain in chains.values()):
+            limiter._count_instances()
+        outcome = yield from take_chain_plan(limiter, *_joint(members), options)
+    except RateLimiterUnavailable:
+        policy = limiter._policy(next(iter(chains.values()), None), options.on_unavailable)
+        if policy == "allow":
+            return dict.fromkeys(wishes, Outcome(Chain((), Shape([], [])), degraded=True))
+        for dimension in wishes.keys() - chains.keys() if policy == "local" else ():
+            known = last_known(limiter, *Dimension.parse(dimension), limits.get(dimension) if limits else None)
+            if known is not None:
+                chains[dimension] = known
+        if policy == "block" or len(chains) < len(wishes):
+            raise
+        members = _members(chains, wishes)
+        outcome = yield from take_chain_plan(limiter, *_joint(members), options, here=True)
+    assert outcome.parts is not None
+    assert outcome.answer is not None
+    outcomes = {member.dimension: _own_outcome(limiter, member, outcome) for member in members}
+    if limiter._events.watched():
+        for dimension, of_member in outcomes.items():
+            entity_id, resource = Dimension.parse(dimension)
+            tell(limiter, limiter._stored_id(entity_id), resource, of_member, time.monotonic() - began)
+    if not outcome.answer.allowed:
+        raise RateLimitExceeded(statuses(outcome.chain, outcome.parts, outcome.answer, outcome.max_wait_ms))
+    return outcomes
+
+
+def _members(chains: Mapping[str, Chain], wishes: Mapping[str, Mapping[str, Any] | None]) -> list[_Member]:
+    return [
+        _Member(dimension, chains[dimension], chains[dimension].parts(ONE_OF_EACH if amounts is None else amounts))
+        for dimension, amounts in wishes.items()
+    ]
+
+
+def _checked(consume: Wishes, limits: Mapping[str, Iterable[Limit]] | None) -> Mapping[str, Mapping[str, Any] | None]:
+    if isinstance(consume, Mapping):
+        wishes = consume
+    else:
+        named = isinstance(consume, Iterable) and not isinstance(consume, (str, bytes))
+        wishes = dict.fromkeys(consume) if named else {}
+    if not wishes:
+        raise ValidationError(
+            f"acquire_many needs what to consume by dimension, like {{'openai#gpt-4o': {{'rpm': 1}}}}, not "
+            f"{type(consume).__name__}"
+        )
+    if limits is not None and not isinstance(limits, Mapping):
+        raise ValidationError(f"limits of acquire_many must be lists by dimension, not {type(limits).__name__}")
+    for dimension in limits or {}:
+        if dimension not in wishes:
+            raise ValidationError("there are limits for a dimension of which nothing is to be consumed")
+    return wishes
+
+
+def _joint(members: Sequence[_Member]) -> tuple[Chain, Parts]:
+    """One chain of all. Where two of them meet, at an ancestor, what they take adds up."""
+    places: dict[str, int] = {}
+    parts: dict[tuple[int, str], Part] = {}
+    levels: list[Mapping[str, Limit]] = []
+    for member in members:
+        for key, limits in zip(member.chain.keys, member.chain.shape.levels):
+            if key not in places:
+                places[key] = len(places)
+                levels.append(limits)
+        for part in member.parts:
+            level = places[member.chain.keys[part.level]]
+            before = parts.get((level, part.limit.name))
+            amount_milli = part.amount_milli + (before.amount_milli if before else 0)
+            parts[level, part.limit.name] = part._replace(level=level, amount_milli=amount_milli)
+    shape = Shape(levels, [0] * len(levels), None, members[0].chain.shape.on_unavailable)
+    return Chain(tuple(places), shape), tuple(parts.values())
+
+
+def _own_outcome(limiter: BaseLimiter, member: _Member, joint: Outcome) -> Outcome:
+    hold = None
+    if joint.hold is not None:
+        limiter._let_go(joint.hold)  # from now on each holds its own
+        request = member.chain.request(member.parts, lease_id=joint.hold.lease_id)
+        if any(part.limit.is_concurrent for part in member.parts):
+            own = Hold(request, joint.hold.asked_at, joint.hold.on_lost, here=joint.degraded)
+            hold = limiter._keep(own)
+            if joint.hold.lost:
+                hold.lose()
+    assert joint.answer is not None
+    answer = Answer(joint.answer.allowed, joint.answer.wait_ms, ())
+    return Outcome(member.chain, member.parts, answer, 0, hold, joint.degraded, joint.waited)
+
+
+def leave_all_plan(leases: Iterable[BaseLease], error: BaseException | None) -> Plan[None]:
+    """End them all, whatever ends the ending of one."""
+    failure: BaseException | None = None
+    for lease in leases:
+        if lease._nothing_to_do(error):
+            continue
+        try:
+            yield from lease._leave_plan(error)
+        except GeneratorExit:
+            raise
+        except BaseException as its:
+            failure = failure or its
+    if failure is not None:
+        raise failure
+
+
+# What the vendor says
+
+
+def sync_from_headers_plan(
+    limiter: BaseLimiter,
+    dimension: str,
+    response: Any,
+    *,
+    names: Mapping[str, str] | None = None,
+    limits: Iterable[Limit] | None = None,
+) -> Plan[VendorSync]:
+    """Learn from a vendor's response, or its headers: no bucket has more tokens than the vendor says are left.
+
+    It only lowers: what is under way elsewhere was taken here and not counted there yet. After a 429 nothing passes for
+    as long as `Retry-After` says. `names`: what a limit on "requests", "tokens", "input_tokens", "output_tokens" is
+    called here, if not rpm, tpm, itpm, otpm or that.
+    """
+    chain = yield from chain_plan(limiter, *dimension_of(limiter, dimension), limits)
+    return (yield from learn_plan(limiter, chain, response, names))

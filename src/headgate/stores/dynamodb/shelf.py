@@ -1,0 +1,34 @@
+"""What the rounds of settling know of their items, and what they learn of them."""
+
+from __future__ import annotations
+
+from .cache import Cache
+from .forms import Write
+from .ledger import Ledger
+from .writer import News
+
+
+class Shelf:
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def looks_at(self, ledger: Ledger) -> bool:
+        if ledger.sure:
+            return False
+        if ledger.would_look and not ledger.must_look and ledger.row is not None:
+            ledger.trusted = not self.cache.may_look(ledger.place)
+        return ledger.must_look or (ledger.would_look and not ledger.trusted)
+
+    def learn(self, ledger: Ledger, news: News | None, write: Write | None) -> None:
+        if news is None:
+            ledger.replay()
+            return
+        ledger.throttled = news.throttled
+        if news.row is None:
+            if news.error is not None:
+                self.cache.forget(ledger.place)
+            ledger.learn(None if news.error else ledger.row)
+            ledger.fresh = False
+        else:
+            ledger.learn(news.row, write if news.done else None)
+            self.cache.put(ledger.place, news.row, ledger.seen_at_ms)

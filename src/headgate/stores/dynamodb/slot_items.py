@@ -1,0 +1,210 @@
+"""Slots as an item of the table: who holds how many of each concurrent limit, and until when.
+
+One item has all concurrent limits of an entity on a resource. It is beside their buckets, and never in shards.
+
+    s_{limit}_lm            the limit, with a penalty if there is one
+    s_{limit}_h             by lease id, until when, and after a slash how many millislots if they are not 1000
+    s_{limit}_n             how many are taken, with those that have run out and are still there
+    s_{limit}_at, _rv       the last write by the writer's clock; the revision of the stored limit
+    ver, ttl                number of writes; when DynamoDB may delete it
+
+Who takes, renews or gives back writes the entries of its leases, if they are what they are believed to be and `n` is
+low enough: any number of them may do so at once, and are in nobody's way. What has run out is left where it is until
+its room is needed. That, a new limit, a penalty, and many leases at once are written as a whole, if the item is the one
+that was seen: its `ver` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...core.slots import Slots
+from . import keys
+from .attributes import attribute
+from .exchange import Attributes, Item, Send
+from .forms import Place, time_to_live
+from .rows import Held, Row, State, number, read_limit, written_limit
+
+PREFIX = "s_"
+SUFFIXES = ("lm", "h", "n", "at", "rv")
+MOST_HOLDERS = 7_500  # an entry is about 50 bytes, and an item at most 400 KB
+
+_ONE = 1000
+
+
+class SlotPlace(Place):
+    __slots__ = ()
+
+    @property
+    def key(self) -> dict[str, Attributes]:
+        return {"PK": {"S": self.pk}, "SK": {"S": keys.SLOTS}}
+
+    def fixed(self) -> dict[str, Attributes]:
+        found = keys.gsi4_sk_slots(self.ns, self.entity_id, self.resource)
+        return {**super().fixed(), "GSI4SK": attribute(found)}
+
+
+def read_slots(item: Item) -> Row:
+    states: dict[str, State] = {}
+    for name_of, value in item.items():
+        if name_of.startswith(PREFIX) and name_of.endswith("_lm"):
+            start = name_of[: -len("lm")]
+            name = start[len(PREFIX) : -1]
+            limit, blocked_until_ms = read_limit(name, value["S"])
+            holders = {lease_id: _read_held(entry["S"]) for lease_id, entry in item[f"{start}h"]["M"].items()}
+            held, at_ms, revision = (number(item, f"{start}{suffix}") for suffix in ("n", "at", "rv"))
+            states[name] = State(limit, held, at_ms, revision, value["S"], blocked_until_ms, 0, holders)
+    return Row(states, 1, number(item, "ttl"), number(item, "ver"))
+
+
+def slots_of(state: State, now_ms: int) -> Slots:
+    return Slots(state.limit, now_ms, dict(state.holders), state.blocked_until_ms, state.revision)
+
+
+def state_of_slots(slots: Slots) -> State:
+    at_ms = slots.settled_at_ms
+    blocked = slots.blocked_until_ms if slots.blocked_until_ms > at_ms else 0
+    written = written_limit(slots.limit, blocked)
+    return State(slots.limit, slots.held_milli, at_ms, slots.revision, written, blocked, 0, dict(slots.holders))
+
+
+def _read_held(text: str) -> Held:
+    until_ms, _, milli = text.partition("/")
+    return int(milli or _ONE), int(until_ms)
+
+
+def _written_held(held: Held) -> Attributes:
+    milli, until_ms = held
+    return attribute(f"{until_ms}" if milli == _ONE else f"{until_ms}/{milli}")
+
+
+class Entry(NamedTuple):
+    """What a lease holds of a limit: what it has to be, and what it becomes."""
+
+    name: str
+    lease_id: str
+    before: Held | None
+    after: Held | None
+
+
+class _Expression:
+    """`ttl`: that has to be written, or 0."""
+
+    def __init__(self, row: Row | None, needed_ms: int) -> None:
+        self.ttl = time_to_live(row, needed_ms)
+        self.sets: list[str] = []
+        self.removes: list[str] = []
+        self.adds = ["#ver :one"]
+        self.conditions: list[str] = []
+        self.names = {"#ver": "ver"}
+        self.values = {":one": attribute(1)}
+        if self.ttl:
+            self.set("#ttl", "ttl", ":ttl", attribute(self.ttl))
+
+    def set(self, name: str, attribute_name: str, value_name: str, value: Attributes) -> None:
+        self.names[name], self.values[value_name] = attribute_name, value
+        self.sets.append(f"{name} = {value_name}")
+
+    def parameters(self, table: str, place: Place) -> dict[str, Any]:
+        parts = [("SET", self.sets), ("REMOVE", self.removes), ("ADD", self.adds)]
+        return {
+            "TableName": table,
+            "Key": place.key,
+            "UpdateExpression": " ".join(f"{word} {', '.join(some)}" for word, some in parts if some),
+            "ConditionExpression": " AND ".join(self.conditions),
+            "ExpressionAttributeNames": self.names,
+            "ExpressionAttributeValues": self.values,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
+
+class EntriesWrite(NamedTuple):
+    """The entries of some leases. `states`: their limits as they will be. `rooms`: how many may be taken at most, of
+    those limits of which more are. `repeatable`: nothing is taken, and nothing given back but all that a lease has."""
+
+    place: Place
+    row: Row
+    needed_ms: int
+    entries: Sequence[Entry]
+    states: Mapping[str, State]
+    rooms: Mapping[str, int]
+    repeatable: bool
+
+    def update(self, table: str) -> Send:
+        return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"}, self.repeatable)
+
+    def transact(self, table: str) -> dict[str, Any]:
+        expression = _Expression(self.row, self.needed_ms)
+        if expression.ttl:
+            expression.conditions.append("(attribute_not_exists(#ttl) OR #ttl < :ttl)")
+        moved = dict.fromkeys(self.states, 0)
+        for j, entry in enumerate(self.entries):
+            moved[entry.name] += milli_of(entry.after) - milli_of(entry.before)
+            self._add_entry(expression, j, entry)
+        for i, (name, state) in enumerate(self.states.items()):
+            for short, suffix in (("h", "h"), ("n", "n"), ("l", "lm")):
+                expression.names[f"#{short}{i}"] = f"{PREFIX}{name}_{suffix}"
+            expression.set(f"#t{i}", f"{PREFIX}{name}_at", f":t{i}", attribute(state.at_ms))
+            expression.adds.append(f"#n{i} :n{i}")
+            expression.conditions.append(f"#l{i} = :l{i}")
+            expression.values |= {f":n{i}": attribute(moved[name]), f":l{i}": attribute(self.row.states[name].written)}
+            if name in self.rooms:
+                expression.conditions.append(f"#n{i} <= :r{i}")
+                expression.values[f":r{i}"] = attribute(self.rooms[name])
+        return expression.parameters(table, self.place)
+
+    def _add_entry(self, expression: _Expression, j: int, entry: Entry) -> None:
+        path = f"#h{list(self.states).index(entry.name)}.#e{j}"
+        expression.names[f"#e{j}"] = entry.lease_id
+        if entry.before is None:
+            expression.conditions.append(f"attribute_not_exists({path})")
+        else:
+            expression.conditions.append(f"{path} = :b{j}")
+            expression.values[f":b{j}"] = _written_held(entry.before)
+        if entry.after == entry.before:
+            return
+        if entry.after is None:
+            expression.removes.append(path)
+        else:
+            expression.sets.append(f"{path} = :e{j}")
+            expression.values[f":e{j}"] = _written_held(entry.after)
+
+    def statement(self, table: str) -> None:
+        return None
+
+
+class WholeWrite(NamedTuple):
+    """All of some limits, if the item is `row`."""
+
+    place: Place
+    row: Row | None
+    needed_ms: int
+    states: Mapping[str, State]
+    repeatable: bool
+
+    def update(self, table: str) -> Send:
+        return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"}, self.repeatable)
+
+    def transact(self, table: str) -> dict[str, Any]:
+        expression = _Expression(self.row, self.needed_ms)
+        if self.row is not None and self.row.writes:
+            expression.values[":ver"] = attribute(self.row.writes)
+            expression.conditions.append("#ver = :ver")
+        else:
+            expression.conditions.append("attribute_not_exists(#ver)")
+            for k, (name, value) in enumerate(self.place.fixed().items()):
+                expression.set(f"#f{k}", name, f":f{k}", value)
+        for i, (name, state) in enumerate(self.states.items()):
+            holders = {lease_id: _written_held(held) for lease_id, held in state.holders.items()}
+            values = [attribute(state.written), {"M": holders}, *map(attribute, (state.v, state.at_ms, state.revision))]
+            for suffix, value in zip(SUFFIXES, values):
+                expression.set(f"#{suffix}{i}", f"{PREFIX}{name}_{suffix}", f":{suffix}{i}", value)
+        return expression.parameters(table, self.place)
+
+    def statement(self, table: str) -> None:
+        return None
+
+
+def milli_of(held: Held | None) -> int:
+    return held[0] if held else 0

@@ -1,0 +1,204 @@
+"""The items of slots: bringing them, and from outside listing, deleting and sweeping them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from ...core.errors import RateLimiterUnavailable
+from ...core.limit import OWN
+from ...core.slots import Slots
+from ...plan import Plan
+from . import keys
+from .attributes import attribute
+from .cache import Cache
+from .deliver import Deliverer
+from .exchange import Failed, Send
+from .forms import Place
+from .reads import read_items_plan
+from .rows import NEW, PREFIX, Row, read_row
+from .shelf import Shelf
+from .slot_items import PREFIX as SLOT_PREFIX
+from .slot_items import SUFFIXES, SlotPlace, WholeWrite, read_slots, slots_of, state_of_slots
+from .slot_ledger import SlotLedger
+
+_TRIES = 5
+_AT_ONCE = 25
+_BUCKET_SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv")
+
+
+class SlotShelf(Shelf):
+    """`buckets`: what was seen of the buckets beside them."""
+
+    def __init__(self, deliver: Deliverer, buckets: Cache) -> None:
+        super().__init__(Cache())
+        self._deliver = deliver
+        self._buckets = buckets
+
+    def ledger(self, place: Place, now_ms: int, *, fresh: bool) -> SlotLedger:
+        seen = self.cache.get(place)
+        ledger = SlotLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
+        ledger.fresh = fresh and seen is not None
+        ledger.shelf = self
+        return ledger
+
+    # Before settling
+
+    def know_plan(self, wanted: Mapping[SlotPlace, set[str]]) -> Plan[set[SlotPlace]]:
+        """See to it that the items are known, and that none of the limits in them is one of tokens any more. Which were
+        read just now.
+
+        A limit that was one of tokens starts anew, and so does what there is of it from when it was one of slots. Who
+        uses tokens does not look at slots, so it is here that both are cleared away.
+        """
+        read: set[SlotPlace] = set()
+        for _ in range(_TRIES):
+            read |= yield from self._read_plan(wanted)
+            turned = {place: turned for place, names in wanted.items() if (turned := self._turned(place, names))}
+            if not turned:
+                return read
+            sends = [self._start_anew(place, names) for place, names in turned.items()]
+            yield from self._deliver.all_plan(sends)  # if it fails, another one has done it, or was at it
+            yield from self._read_again_plan(turned)
+            read |= turned.keys()
+        raise RateLimiterUnavailable("others use the same limits of DynamoDB as limits of another kind")
+
+    def _read_plan(self, wanted: Mapping[SlotPlace, set[str]]) -> Plan[set[SlotPlace]]:
+        """Those of which nothing is known; with their buckets, if they may have a limit that is new to the slots."""
+        unknown = {place for place in wanted if self.cache.get(place) is None}
+        beside = [place for place, names in wanted.items() if self._asks_for_buckets(place, names)]
+        if unknown or beside:
+            yield from self._bring_plan({place: {} for place in unknown}, {Place(*place): {} for place in beside})
+        return unknown
+
+    def _bring_plan(
+        self, slots: Mapping[SlotPlace, Mapping[str, int]], buckets: Mapping[Place, Mapping[str, int]]
+    ) -> Plan[None]:
+        """Read items, of which it is known when their limits were last looked at."""
+        items = yield from read_items_plan(self._deliver, [_item_key(place) for place in (*slots, *buckets)])
+        for slot_place, at_ms in slots.items():
+            item = items.get(_item_key(slot_place))
+            self.cache.put(slot_place, read_slots(item) if item else NEW, at_ms)
+        for place, at_ms in buckets.items():
+            item = items.get(_item_key(place))
+            self._buckets.put(place, read_row(item) if item else NEW, at_ms)
+
+    def _asks_for_buckets(self, place: SlotPlace, names: set[str]) -> bool:
+        seen = self.cache.get(place)
+        return self._buckets.get(place) is None and (seen is None or not names <= seen.row.states.keys())
+
+    def _turned(self, place: SlotPlace, names: set[str]) -> list[str]:
+        seen = self._buckets.get(place)
+        return [name for name in names if seen is not None and name in seen.row.states]
+
+    def _start_anew(self, place: SlotPlace, names: Sequence[str]) -> Send:
+        """In one transaction, and by one only: whoever comes later would take away what is new."""
+        seen = self._buckets.get(place)
+        shards = [Place(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
+        items = [self._without(shard, names, "wcu", PREFIX, _BUCKET_SUFFIXES) for shard in shards]
+        slots = self.cache.get(place)
+        if slots is not None and slots.row.writes:
+            items.append(self._without(place, names, "ver", SLOT_PREFIX, SUFFIXES))
+        parameters = {"TransactItems": [{"Update": item} for item in items], "ClientRequestToken": str(uuid4())}
+        return Send("TransactWriteItems", parameters, repeatable=True)
+
+    def _without(
+        self, place: Place, names: Sequence[str], counter: str, prefix: str, suffixes: Sequence[str]
+    ) -> dict[str, Any]:
+        gone = {f"#{suffix}{i}": f"{prefix}{name}_{suffix}" for i, name in enumerate(names) for suffix in suffixes}
+        condition = "attribute_exists(PK)"
+        if not isinstance(place, SlotPlace) and not place.shard:
+            condition = " AND ".join(f"attribute_exists(#lm{i})" for i in range(len(names)))
+        return {
+            "TableName": self._deliver.table,
+            "Key": place.key,
+            "UpdateExpression": f"REMOVE {', '.join(gone)} ADD #counter :one",
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": {**gone, "#counter": counter},
+            "ExpressionAttributeValues": {":one": attribute(1)},
+        }
+
+    def _read_again_plan(self, turned: Mapping[SlotPlace, Sequence[str]]) -> Plan[None]:
+        """What has started anew has not been looked at yet; the others have."""
+
+        def forget(cache: Cache, place: SlotPlace) -> dict[str, int]:
+            seen = cache.get(place)
+            cache.forget(place)
+            return {name: ms for name, ms in seen.at_ms.items() if name not in turned[place]} if seen else {}
+
+        slots = {place: forget(self.cache, place) for place in turned}
+        buckets = {Place(*place): forget(self._buckets, place) for place in turned}
+        yield from self._bring_plan(slots, buckets)
+
+    # From outside
+
+    def rows_plan(self, places: Iterable[Place]) -> Plan[dict[Place, Row]]:
+        """Those that there are."""
+        by_key = {_item_key(place): place for place in (SlotPlace(*place) for place in places)}
+        items = yield from read_items_plan(self._deliver, list(by_key))
+        return {by_key[key]: read_slots(item) for key, item in items.items()}
+
+    def delete_plan(self, first: Place) -> Plan[None]:
+        place = SlotPlace(*first)
+        self.cache.forget(place)
+        delete = {"TableName": self._deliver.table, "Key": place.key}
+        yield from self._deliver.one_plan(Send("DeleteItem", delete, repeatable=True))
+
+    def sweep_plan(self, ns: str, now_ms: int) -> Plan[int]:
+        """Remove the holders that have run out; how many. Each is counted by the one whose write has removed it."""
+        swept = 0
+        parameters: dict[str, Any] = {
+            "TableName": self._deliver.table,
+            "IndexName": keys.GSI4,
+            "KeyConditionExpression": "GSI4PK = :pk AND begins_with(GSI4SK, :sk)",
+            "ExpressionAttributeValues": {":pk": attribute(ns), ":sk": attribute(keys.gsi4_sk_slots(ns))},
+        }
+        while True:
+            reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
+            assert not isinstance(reply, Failed)
+            places = [SlotPlace(*keys.parse_bucket_pk(row["PK"]["S"])) for row in reply["Items"]]
+            for start in range(0, len(places), _AT_ONCE):
+                rows = yield from self.rows_plan(places[start : start + _AT_ONCE])
+                swept += yield from self._sweep_rows_plan(rows, now_ms)
+            if "LastEvaluatedKey" not in reply:
+                return swept
+            parameters["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+
+    def _sweep_rows_plan(self, rows: dict[Place, Row], now_ms: int) -> Plan[int]:
+        swept = 0
+        for _ in range(_TRIES):  # whoever is faster all the time needs the slots, and lets go of them as well
+            sweeps = dict(_sweeps(rows, now_ms))
+            if not sweeps:
+                break
+            sends = [write.update(self._deliver.table) for write, _ in sweeps.values()]
+            results = yield from self._deliver.all_plan(sends)
+            rows = {}
+            for (place, (_, leases)), result in zip(sweeps.items(), results):
+                if not isinstance(result, Failed):
+                    swept += leases
+                    self.cache.put(place, read_slots(result["Attributes"]), {})
+                elif result.item:
+                    rows[place] = read_slots(result.item)
+        return swept
+
+
+def _sweeps(rows: Mapping[Place, Row], now_ms: int) -> Iterator[tuple[Place, tuple[WholeWrite, int]]]:
+    """What to write to each item that has leases which have run out, and how many those are but for headgate's own."""
+    for place, row in rows.items():
+        after = listed(row, now_ms)
+        gone = {name: len(row.states[name].holders) - len(slots.holders) for name, slots in after.items()}
+        states = {name: state_of_slots(slots) for name, slots in after.items() if gone[name]}
+        if states:
+            needed_ms = max(slots.full_at_ms() for slots in after.values()) - now_ms
+            leases = sum(count for name, count in gone.items() if not name.startswith(OWN))
+            yield place, (WholeWrite(place, row, needed_ms, states, False), leases)
+
+
+def listed(row: Row, now_ms: int) -> dict[str, Slots]:
+    """All slots of an item, settled."""
+    return {name: slots_of(state, max(now_ms, state.at_ms)) for name, state in sorted(row.states.items())}
+
+
+def _item_key(place: Place) -> tuple[str, str]:
+    return place.pk, place.key["SK"]["S"]

@@ -1,0 +1,15 @@
+-- How a row is kept; a part of other scripts. It is FORMAT and then, for each limit, WIDTH values: the bucket at i has
+-- them at i + NAME, i + CAPACITY, ... A concurrent limit has a refill of 0, its ttl as PERIOD, and ENDS, when the last of
+-- its slots runs out, in the place of TOKENS.
+
+local FORMAT = 1
+local NAME, CAPACITY, REFILL, PERIOD, TOKENS, SETTLED, REMAINDER, REVISION, BLOCKED, OWED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+local ENDS = 4
+local WIDTH = 10
+
+-- Who holds slots is beside the row in a sorted set: lease ids by when they run out. Who holds other than one slot is in
+-- a hash as well, with how many thousandths; there MORE, which is no lease id, says how many more all these are than a
+-- slot each.
+
+local SLOT = 1000
+local MORE = '\0'

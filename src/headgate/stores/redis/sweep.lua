@@ -1,0 +1,33 @@
+-- Lets go of the slots of a limit that have run out.
+--
+-- KEYS     the row, the holders, their amounts
+-- ARGV     now_ms or 0 for the server's clock, the name of the limit
+-- returns  how many leases they were of
+
+-- include row.lua
+-- include reclaim.lua
+
+local now = tonumber(ARGV[1])
+local own_clock = now == 0
+if own_clock then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local packed = redis.call('GET', KEYS[1])
+local row = packed and { cmsgpack.unpack(packed) } or { FORMAT }
+if row[1] ~= FORMAT then
+  error('unknown row format ' .. tostring(row[1]) .. ' of ' .. KEYS[1])
+end
+for i = 2, #row, WIDTH do
+  if row[i] == ARGV[2] and row[i + REFILL] == 0 then
+    local at = math.max(now, row[i + SETTLED])
+    if not own_clock then
+      row[i + SETTLED] = at
+      redis.call('SET', KEYS[1], cmsgpack.pack(unpack(row)), 'KEEPTTL')
+    end
+    return (reclaim(KEYS[2], KEYS[3], at))
+  end
+end
+redis.call('UNLINK', KEYS[2], KEYS[3]) -- the row was deleted, or the limit is no longer a concurrent one
+return 0

@@ -1,0 +1,125 @@
+"""Recorded leases: what a caller took who died is found, and given back once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ...core.errors import ValidationError
+from ...core.limit import Limit
+from ..clock import ManualClock
+from .fixtures import Conformance
+
+SPEND = Limit.per_day("spend", 1000)
+PARALLEL = Limit.concurrent("parallel", 2)
+LIMITS = [SPEND, PARALLEL]
+
+
+def take(limiter: Any, amount: int = 100, *, restore: bool = True, **consume: int) -> Any:
+    """A lease of which nothing is heard for a minute after its holder has died."""
+    return limiter.try_acquire(
+        "e", "r", {"spend": amount, **consume}, LIMITS, record_lease=True, restore_on_expiry=restore
+    ).lease
+
+
+def left(limiter: Any) -> int:
+    return int(limiter.available("e", "r", LIMITS)["spend"])
+
+
+class RecordedConformance(Conformance):
+    @pytest.fixture
+    def half_spent(self, limiter: Any) -> Any:
+        """What is given back too often shows."""
+        limiter.adjust("e", "r", {"spend": 500}, LIMITS)
+        return limiter
+
+    @pytest.mark.parametrize("restore", [True, False])
+    def test_what_the_dead_took_comes_back_once_if_it_is_to(
+        self, half_spent: Any, clock: ManualClock, restore: bool
+    ) -> None:
+        _dead = take(half_spent, restore=restore)
+        assert left(half_spent) == 400
+        clock.advance(59.999)
+        assert half_spent.reconcile().leases == 0, "it may still live"
+        clock.advance(0.001)
+        found = half_spent.reconcile()
+        assert (found.leases, found.restored) == (1, int(restore))
+        assert left(half_spent) == (500 if restore else 400)
+        again = half_spent.reconcile()
+        assert (again.leases, again.restored) == (0, 0)
+        assert left(half_spent) == (500 if restore else 400)
+
+    def test_never_above_capacity(self, half_spent: Any, clock: ManualClock) -> None:
+        _dead = take(half_spent, 300)
+        clock.advance(86_400 * 0.75)
+        assert half_spent.reconcile().restored == 1
+        assert left(half_spent) == 1000
+
+    def test_the_living_are_left_alone(self, half_spent: Any, clock: ManualClock) -> None:
+        lease = take(half_spent)
+        for _ in range(3):
+            clock.advance(59)
+            assert lease.renew()
+            assert half_spent.reconcile().restored == 0
+        assert left(half_spent) == 402, "refilled meanwhile, and no more"
+        lease.commit()
+        clock.advance(60)
+        assert half_spent.reconcile().leases == 0
+        assert left(half_spent) == 402
+
+    @pytest.mark.parametrize(("end", "now"), [("commit", 400), ("rollback", 500)])
+    def test_who_was_thought_dead_and_ends_all_the_same(
+        self, half_spent: Any, clock: ManualClock, end: str, now: int
+    ) -> None:
+        """What it keeps is charged again; what it gives back was given back already."""
+        lease = take(half_spent, parallel=1)
+        clock.advance(60)
+        assert half_spent.reconcile().restored == 1
+        assert left(half_spent) == 500
+        getattr(lease, end)()
+        assert half_spent.available("e", "r", LIMITS) == {"spend": now, "parallel": 2}
+        assert half_spent.reconcile().restored == 0
+        assert left(half_spent) == now
+
+    def test_late_but_before_anybody_looked(self, half_spent: Any, clock: ManualClock) -> None:
+        kept, dropped = take(half_spent), take(half_spent)
+        clock.advance(60)
+        kept.commit()
+        dropped.rollback()
+        assert half_spent.reconcile().restored == 0
+        assert left(half_spent) == 400
+
+    def test_as_much_as_it_had_in_the_end_on_every_level(self, half_spent: Any, clock: ManualClock) -> None:
+        half_spent.set_system_defaults(LIMITS)
+        half_spent.create_entity("top")
+        half_spent.create_entity("below", parent_id="top", cascade=True)
+        how: dict[str, Any] = {"record_lease": True, "restore_on_expiry": True}
+        lease = half_spent.try_acquire("below", "r", {"spend": 100, "parallel": 1}, **how).lease
+        lease.consume(spend=300)
+        lease.adjust(spend=50)
+        lease.release(spend=250)
+        half_spent.adjust("below", "r", {"spend": 500})
+        assert half_spent.available("top", "r") == {"spend": 300, "parallel": 1}
+        clock.advance(60)
+        found = half_spent.reconcile()
+        assert (found.leases >= 1, found.restored) == (True, 1)
+        for entity_id in ("below", "top"):
+            assert half_spent.available(entity_id, "r") == {"spend": 500, "parallel": 2}
+
+    def test_many_who_look_restore_it_once(self, half_spent: Any, clock: ManualClock) -> None:
+        _dead = [take(half_spent, 10) for _ in range(5)]
+        assert left(half_spent) == 450
+        clock.advance(60)
+        found = half_spent.together([("reconcile", ())] * 4)
+        assert sum(each.restored for each in found) == 5
+        assert left(half_spent) == 500
+
+    def test_only_what_is_recorded_can_be_restored(self, half_spent: Any) -> None:
+        with pytest.raises(ValidationError, match="record_lease"):
+            half_spent.try_acquire("e", "r", {"spend": 1}, LIMITS, restore_on_expiry=True)
+        with pytest.raises(ValidationError, match="lease_ttl"):
+            half_spent.try_acquire("e", "r", {"spend": 1}, LIMITS, record_lease=True, lease_ttl=0)
+        refused = half_spent.try_acquire("e", "r", {"spend": 501}, LIMITS, record_lease=True)
+        assert [status.limit_name for status in refused.statuses] == ["spend"]
+        assert left(half_spent) == 500
