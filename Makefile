@@ -1,5 +1,5 @@
 # Each target does its own set-up: it makes .venv and installs what it needs, with uv if there is one, else pip.
-.PHONY: demo test stress lint format bench servers clean
+.PHONY: demo test stress soak lint format bench servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -18,7 +18,8 @@ endef
 help:
 	@echo "make demo    several processes share one limit, live (about 15 seconds)"
 	@echo "make test    lint, types and all tests"
-	@echo "make stress  the load tests, longer"
+	@echo "make stress  workers killed at random, on every store, for a minute"
+	@echo "make soak    all load tests, longer"
 	@echo "make bench   headgate and its peers in one run"
 	@echo "make lint    lint and types only"
 	@echo "make format  let ruff format the code"
@@ -36,9 +37,12 @@ demo: .venv/cli
 	$(BIN)/headgate demo
 
 test: lint servers
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 stress: .venv/dev servers
+	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load/test_slots_stress.py --timeout 600
+
+soak: .venv/dev servers
 	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load --timeout 600
 
 lint: .venv/dev

@@ -136,7 +136,7 @@ faults = st.lists(
 steps = st.builds(Step, st.integers(0, 1), st.integers(0, 6), st.integers(0, 8), faults)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(events, min_size=1, max_size=25), st.lists(steps, max_size=8))
 def test_any_delivery_counts_each_record_once(play: Play, events: list[Event], steps: list[Step]) -> None:
     ns = f"n{next(_namespaces)}"

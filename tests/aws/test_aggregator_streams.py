@@ -45,7 +45,7 @@ def test_many_writers_refunds_and_readers_at_once(each_play: Play) -> None:
 
     def write(shard: Bucket) -> None:
         dice = random.Random(shard.shard)
-        for _ in range(40):
+        for _ in range(20):
             shard.consume(rpm=1000, **{"tokens.per_day-x": dice.randint(-500, 1500)})
             if dice.random() < 0.1:
                 shard.reset()

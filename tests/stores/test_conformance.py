@@ -10,6 +10,11 @@ import pytest
 
 from headgate.stores import open_store
 from headgate.testing.conformance import StoreConformance
+from headgate.testing.conformance.concurrency import ConcurrencyConformance
+from headgate.testing.conformance.hierarchy import HierarchyConformance
+from headgate.testing.conformance.leases import LeaseConformance
+from headgate.testing.conformance.slots import SlotConformance
+from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.redis import RedisCluster, RedisServer
 
@@ -45,18 +50,37 @@ class TestRedisCluster(StoreConformance):
         return redis_cluster.url
 
 
-class TestDynamoDB(StoreConformance):
+class DynamoDB:
     """A table for each test."""
 
     settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # of an engine on a busy machine
     histories = 8
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
+    more_than_a_page = 110
 
     @pytest.fixture
     def url(self, ministack: Engine, aws_credentials: str) -> str:
         url = ministack.url(f"t{uuid.uuid4().hex}")
         set_up(url)
         return url
+
+
+class TestDynamoDB(DynamoDB, StoreConformance):
+    @pytest.fixture(params=["async"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+
+class TestDynamoDBBlocking(
+    DynamoDB, VectorConformance, LeaseConformance, SlotConformance, HierarchyConformance, ConcurrencyConformance
+):
+    """The other transport, on what depends on it. What both carry is made by the same plans."""
+
+    scenarios_every = 5
+
+    @pytest.fixture(params=["sync"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
 
 def set_up(url: str) -> None:

@@ -32,6 +32,16 @@ KINDS = {
 }
 
 
+# What is moved is the same on every engine; that it can be is tried on AWS's own as well.
+on_both_engines = pytest.mark.parametrize("dynamodb_engine", ["ministack", "dynamodb_local"], indirect=True)
+
+
+@pytest.fixture(params=["ministack"])
+def dynamodb_engine(request: pytest.FixtureRequest) -> Engine:
+    engine: Engine = request.getfixturevalue(request.param)
+    return engine
+
+
 @pytest.fixture
 def driven(dynamodb_engine: Engine, aws_credentials: str) -> Iterator[Driven]:
     """A table with two indexes, as it was."""
@@ -71,6 +81,7 @@ def new_items(driven: Driven) -> dict[tuple[str, str], dict[str, Any]]:
     return {key: values for key, values in found.items() if not key[1].startswith("#MIGRATION#")}
 
 
+@on_both_engines
 @pytest.mark.parametrize("generation", STORED)
 def test_everything_is_moved(driven: Driven, generation: str) -> None:
     store(driven, generation)
@@ -206,7 +217,8 @@ def wipe(driven: Driven) -> None:
         driven.client.delete_item(TableName=driven.table, Key={"PK": {"S": pk}, "SK": {"S": sk}})
 
 
-@pytest.mark.parametrize("page_size", [1, 3])
+@on_both_engines
+@pytest.mark.parametrize("page_size", [2])
 def test_killed_at_any_point_and_run_again(driven: Driven, dynamodb_engine: Engine, page_size: int) -> None:
     def begin(page_size: int) -> Plan[Any]:
         for item in STORED["nested"]:

@@ -18,6 +18,8 @@ def rpm(amount: int) -> list[Limit]:
 
 
 class ConfigConformance(Conformance):
+    more_than_a_page = 1100  # buckets of a resource
+
     def test_the_most_specific_level_wins(self, limiter: Any) -> None:
         assert limiter.resolve_limits("e", "r") == ([], None)
         limiter.set_system_defaults(rpm(1))
@@ -158,11 +160,12 @@ class ConfigConformance(Conformance):
 
     def test_resource_capacity_of_more_than_a_page(self, limiter: Any) -> None:
         limiter.set_resource_defaults("r", [RPM, TPM])
-        for n in range(1100):
+        count = self.more_than_a_page
+        for n in range(count):
             limiter.adjust(f"e{n}", "r", {"rpm": 1, "tpm": 1})
         capacity = limiter.get_resource_capacity("r", "rpm")
-        assert (len(capacity.entities), capacity.total_available) == (1100, 1100 * 59)
-        assert [bucket.limit for bucket in limiter.get_buckets("e1099")] == [RPM, TPM]
+        assert (len(capacity.entities), capacity.total_available) == (count, count * 59)
+        assert [bucket.limit for bucket in limiter.get_buckets(f"e{count - 1}")] == [RPM, TPM]
 
     def test_buckets_of_an_entity(self, limiter: Any, clock: ManualClock) -> None:
         limiter.try_acquire("e", "r", {"rpm": 30, "tpm": 500}, [RPM, TPM])
