@@ -62,6 +62,17 @@ def take(limiter: SyncRateLimiter) -> None:
     limiter.get_entity("acme")
     limiter.get_buckets("key")
     limiter.penalize("key", "llm", seconds=1, limits=LIMITS)
+    slots = [Limit.concurrent("parallel", 3), *LIMITS]
+    with limiter.acquire(
+        "key", "gpu", {"parallel": 1, "rpm": 1}, slots, record_lease=True, restore_on_expiry=True
+    ) as lease:
+        lease.consume(parallel=1)
+        lease.renew()
+        lease.adjust(rpm=1)
+    assert limiter.try_acquire("key", "gpu", {"rpm": 1}, slots, on_unavailable="local")
+    prefix = f"{limiter.namespace}/instance#"
+    eventually(lambda: limiter._store.list_records(prefix, None, 1, limiter._clock.now_ms()), "it is counted")
+    limiter.reconcile()
 
 
 def prepare(limiter: SyncRateLimiter) -> None:
@@ -151,7 +162,7 @@ def role(here: Site, function: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("aws_credentials")
 def test_the_roles_are_enough_for_what_happens_seldom(ministack: Engine) -> None:
-    """A bucket is split, and what is left of it is swept."""
+    """A bucket is split, and what is left of it is swept; a holder of a slot and of tokens has died."""
     with site(ministack) as here, Proxy(ministack.endpoint_url) as proxy:
         ns, arn = here.stack.deploy().namespace_id, here.stack.outputs()["TableArn"]
         roles = {function: role(here, function) for function in ("Aggregator", "Reconciler")}
@@ -161,8 +172,11 @@ def test_the_roles_are_enough_for_what_happens_seldom(ministack: Engine) -> None
             proxy.forget()
             assert host.run(split_plan(host.deliverer, Split(f"{ns}/BUCKET#acme#llm-0#0", 1)))
             split = [one for request in proxy.requests for one in asked(request.operation, request.body, arn)]
+            slots = [Limit.concurrent("parallel", 3, ttl=0.001), *LIMITS]
+            recorded = {"record_lease": True, "restore_on_expiry": True, "lease_ttl": 0.001}
+            assert limiter.try_acquire("acme", "gpu", {"parallel": 1, "rpm": 1}, slots, **recorded)
             proxy.forget()
-            limiter.reconcile()
+            assert limiter.reconcile().restored == 1
             swept = [one for request in proxy.requests for one in asked(request.operation, request.body, arn)]
     assert {one.action for one in split} >= {"dynamodb:UpdateItem", "dynamodb:ConditionCheckItem", "dynamodb:PutItem"}
     assert refused(roles["Aggregator"], split) == []
