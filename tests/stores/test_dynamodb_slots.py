@@ -306,7 +306,8 @@ def test_tasks_that_race(ministack: Engine, aws_credentials: str) -> None:
             await store.close()
 
     asyncio.run(main())
-    assert (most, inside) == (2, 0)
+    assert 0 < most <= 2
+    assert inside == 0
     assert passed >= 8
 
 
