@@ -55,9 +55,9 @@ class RateLimiter(BaseLimiter):
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     async def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
-        return await self._guarded(self._store.settle, batch, self._now_ms())  # type: ignore[no-any-return]
+        return await self._guarded(self._store.settle, batch, self._now_ms())
 
-    async def _guarded(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+    async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Ask the store, unless it is known to be away."""
         self._breaker.check()
         try:

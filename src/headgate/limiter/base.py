@@ -85,7 +85,7 @@ class BaseLimiter(ABC):
         self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self._stored_id)
         self._closed = False
         self._events = Events(on_event)
-        # To ask at every acquire would take as long as a tenth of it: it is asked again when a chain is read.
+        # Not asked at every acquire, which is the hottest path there is: again when a chain is read.
         self._watched = self._events.watched()
         self._breaker = Breaker(str(shown_url(url)), self._events)
         self._local = Local(self.namespace)

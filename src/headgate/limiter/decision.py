@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..core.decide import Answer, Parts
 from ..core.names import parse_bucket_key
@@ -11,8 +11,11 @@ from ..core.units import MILLI, from_milli
 from .chain import Chain
 from .hold import RECORDED, Hold
 
-L = TypeVar("L")
-L_co = TypeVar("L_co", covariant=True)
+if TYPE_CHECKING:
+    from .lease import BaseLease
+
+L = TypeVar("L", bound="BaseLease")
+L_co = TypeVar("L_co", bound="BaseLease", covariant=True)
 
 
 class LeaseMaker(Protocol[L_co]):
@@ -57,7 +60,7 @@ class Decision(Generic[L]):
 
     def _take_lease(self, on_error: str) -> L | None:
         if self._lease is not None:
-            self._lease._on_error = on_error  # type: ignore[attr-defined]
+            self._lease._on_error = on_error
         elif self.allowed:
             self._lease = self._limiter._make_lease(self._chain, self._parts, on_error, None, degraded=self.degraded)
         return self._lease

@@ -55,9 +55,9 @@ class SyncRateLimiter(BaseLimiter):
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
-        return self._guarded(self._store.settle, batch, self._now_ms())  # type: ignore[no-any-return]
+        return self._guarded(self._store.settle, batch, self._now_ms())
 
-    def _guarded(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    def _guarded(self, method: Callable[..., T], *arguments: Any) -> T:
         """Ask the store, unless it is known to be away."""
         self._breaker.check()
         try:
