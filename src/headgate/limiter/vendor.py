@@ -118,7 +118,7 @@ def _checked(consume: Wishes, limits: Mapping[str, Iterable[Limit]] | None) -> M
     if not wishes:
         raise ValidationError(
             f"acquire_many needs what to consume by dimension, like {{'openai#gpt-4o': {{'rpm': 1}}}}, not "
-            f"{type(consume).__name__}"
+            f"{'an empty ' if isinstance(consume, Mapping) else ''}{type(consume).__name__}"
         )
     if limits is not None and not isinstance(limits, Mapping):
         raise ValidationError(f"limits of acquire_many must be lists by dimension, not {type(limits).__name__}")
