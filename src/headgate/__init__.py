@@ -16,6 +16,7 @@ from .core.limit import Limit
 from .core.records import Entity, Page
 from .core.status import LimitStatus
 from .limiter import (
+    Ask,
     BucketStatus,
     CacheStats,
     Clock,
@@ -37,6 +38,7 @@ from .stores import register_store
 __version__ = "0.1.0"
 
 __all__ = [
+    "Ask",
     "BucketStatus",
     "CacheStats",
     "Clock",

@@ -7,6 +7,7 @@ from typing import Any
 from typing_extensions import assert_type
 
 from headgate import (
+    Ask,
     Decision,
     Entity,
     Lease,
@@ -26,6 +27,9 @@ from headgate.testing import ManualClock
 async def asynchronous() -> None:
     RateLimiter("memory://", hash_entity_ids="key")  # type: ignore[arg-type]
     async with RateLimiter("memory://", namespace="a", clock=ManualClock(), on_unavailable="allow") as limiter:
+        assert_type(await limiter.try_acquire_each([Ask("e", "r"), [Ask("e", "r", {"rpm": 1})]]), list[Decision[Lease]])
+        assert_type(await limiter.renew_lease("id"), float)
+        assert_type(await limiter.release_lease("id", {"rpm": 1}), dict[str, int | float])
         async with limiter.acquire("e", "r", {"rpm": 1}, [Limit.per_minute("rpm", 1)], max_wait=1.5) as lease:
             assert_type(lease, Lease)
             assert_type(await lease.consume(rpm=1), None)

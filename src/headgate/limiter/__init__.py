@@ -6,6 +6,7 @@ from .breaker import BreakerState
 from .cache import CacheStats
 from .clock import Clock, SystemClock
 from .decision import Decision
+from .each import Ask
 from .events import Event
 from .headers import Reading
 from .learn import VendorSync
@@ -16,6 +17,7 @@ from .synchronous import SyncRateLimiter
 from .vendor import Dimension
 
 __all__ = [
+    "Ask",
     "BreakerState",
     "BucketStatus",
     "CacheStats",

@@ -76,7 +76,7 @@ def told_plan(
 ) -> Plan[Outcome]:
     """`take_plan`, and those who listen are told what became of it."""
     began = time.monotonic()
-    limiter._watched = limiter._events.watched()
+    limiter._watched = limiter.events.watched()
     outcome = yield from take_plan(limiter, entity_id, resource, consume, limits, options)
     if limiter._watched:
         tell(limiter, limiter._stored_id(entity_id), resource, outcome, time.monotonic() - began)
@@ -88,11 +88,11 @@ def tell(limiter: BaseLimiter, stored_id: str, resource: str, outcome: Outcome, 
     fields: dict[str, Any] = {"entity_id": stored_id, "resource": resource, "degraded": outcome.degraded}
     fields["consume"] = {name: from_milli(milli) for name, milli in own_amounts(outcome.parts or ()).items()}
     if answer is not None and not answer.allowed:
-        limiter._events.tell("acquire.refused", **fields, retry_after_ms=answer.wait_ms)
+        limiter.events.tell("acquire.refused", **fields, retry_after_ms=answer.wait_ms)
         return
     if outcome.waited:
-        limiter._events.tell("acquire.waited", **fields, waited_seconds=round(seconds, 3))
-    limiter._events.tell("acquire.granted", **fields)
+        limiter.events.tell("acquire.waited", **fields, waited_seconds=round(seconds, 3))
+    limiter.events.tell("acquire.granted", **fields)
 
 
 def take_plan(
@@ -164,17 +164,17 @@ def take_chain_plan(
             yield from Sleep(answer.wait_ms / MILLI)
         if hold is not None and recorded:
             hold.record = LeaseRecord(limiter.namespace, hold, restore=options.restore_on_expiry)
-            yield from hold.record.write_plan(chain.keys, parts)
+            yield from hold.record.write_plan(chain, parts)
     except GeneratorExit:
         raise
     except BaseException:
-        yield from _give_back_plan(limiter, request, hold, settle)
+        yield from give_back_plan(limiter, request, hold, settle)
         raise
     waited = stood_in_line or bool(answer.wait_ms)
     return Outcome(chain, parts, answer, max_wait_ms, hold, here, waited)
 
 
-def _give_back_plan(
+def give_back_plan(
     limiter: BaseLimiter, request: Request, hold: Hold | None, settle: Callable[[Request], Call[Answer]]
 ) -> Plan[None]:
     if hold is not None:

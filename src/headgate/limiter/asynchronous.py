@@ -12,17 +12,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
-from ..plan import Call, Nap, Once, Settle, SettleAll, SettleHere, Sleep, StoreCall, arun
+from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, arun
 from ..stores import InProcessStore, OffloadedStore, open_async_store
-from . import config, entities, life, overview, reconcile, tokens, vendor
+from . import afar, config, entities, life, overview, reconcile, tokens, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import coroutine
 from .chain import ONE_OF_EACH, Chain
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on
-from .coalesce import MAX_BATCH, TaskCoalescer, settler
-from .decision import Decision
+from .coalesce import MAX_BATCH, TaskCoalescer, settle_each, settler
+from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
+from .each import Asks, Taken, check_asks, decided_at_once, take_each_plan
 from .hold import Hold
 from .keeper import TaskKeeper
 from .lease import Lease
@@ -32,6 +33,7 @@ from .vendor import Wishes
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class RateLimiter(BaseLimiter):
@@ -45,11 +47,15 @@ class RateLimiter(BaseLimiter):
         self._keeper: TaskKeeper = TaskKeeper(self)
         self._others: set[asyncio.Task[Any]] = set()
         self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
+        self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | RateLimiterUnavailable]]]
         if isinstance(store, OffloadedStore) and store.in_process:
             self._take = cast(InProcessStore, store.blocking).take
-            self._settle = _at_once(settler(store.blocking.settle, self._now_ms))
+            at_once = store.blocking.settle
+            self._settle = _at_once(settler(at_once, self._now_ms))
+            self._settle_each = _at_once(lambda batch: settle_each(lambda some: at_once(some, self._now_ms()), batch))
         else:
-            self._settle = TaskCoalescer(self._settle_batch, together=self._coalesce).settle
+            coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
+            self._settle, self._settle_each = coalescer.settle, coalescer.settle_each
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
@@ -79,6 +85,8 @@ class RateLimiter(BaseLimiter):
             return await self._settle(call.request)
         if isinstance(call, SettleAll):
             return await self._settle_all(call.batch)
+        if isinstance(call, SettleEach):
+            return await self._settle_each(call.batch)
         if isinstance(call, SettleHere):
             return self._local.settle(call.request, self._clock.now_ms())
         if isinstance(call, Nap):
@@ -209,6 +217,26 @@ class RateLimiter(BaseLimiter):
             decision.lease._on_lost = options.on_lost  # for slots that it may take later
         return decision
 
+    async def try_acquire_each(
+        self, asks: Asks, *, on_unavailable: OnUnavailable | None = None
+    ) -> list[Decision[Lease]]:
+        """Many decisions in one call to the store, each by itself, as if asked for one after the other.
+
+        An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
+        """
+        asks = check_asks(asks)
+        decided = None if on_unavailable else decided_at_once(self, asks)
+        if decided is not None:
+            return decided
+        options = PLAIN if on_unavailable is None else Options(on_unavailable=on_unavailable)
+        taken = await arun(take_each_plan(self, asks, options), self._perform)
+        return [self._each(one) for one in taken]
+
+    def _each(self, taken: Taken) -> Decision[Lease]:
+        if len(taken.members) == 1:
+            return self._decision(taken.whole, PLAIN)
+        return JointDecision(self, taken.whole, taken.members)
+
     def slot(
         self,
         dimension: str,
@@ -287,6 +315,10 @@ class RateLimiter(BaseLimiter):
     reset = coroutine(tokens.reset_plan)
     sync_from_headers = coroutine(vendor.sync_from_headers_plan)
 
+    renew_lease = coroutine(afar.renew_lease_plan)
+    adjust_lease = coroutine(afar.adjust_lease_plan)
+    release_lease = coroutine(afar.release_lease_plan)
+
     create_entity = coroutine(entities.create_entity_plan)
     get_entity = coroutine(entities.get_entity_plan)
     update_entity = coroutine(entities.update_entity_plan)
@@ -330,8 +362,8 @@ class RateLimiter(BaseLimiter):
         await self.close()
 
 
-def _at_once(settle: Callable[[Request], Answer]) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
-    async def settled(request: Request) -> Answer:
+def _at_once(settle: Callable[[R], T]) -> Callable[[R], Coroutine[Any, Any, T]]:
+    async def settled(request: R) -> T:
         return settle(request)
 
     return settled

@@ -84,10 +84,10 @@ class BaseLimiter(ABC):
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
         self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self._stored_id)
         self._closed = False
-        self._events = Events(on_event)
+        self.events = Events(on_event)
         # Not asked at every acquire, which is the hottest path there is: again when a chain is read.
-        self._watched = self._events.watched()
-        self._breaker = Breaker(str(shown_url(url)), self._events)
+        self._watched = self.events.watched()
+        self._breaker = Breaker(str(shown_url(url)), self.events)
         self._local = Local(self.namespace)
         self._lines: Lines
         self._keeper: Any
@@ -102,6 +102,10 @@ class BaseLimiter(ABC):
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
         stored = chain.shape.on_unavailable if chain else self._cache.on_unavailable
         return on_unavailable or stored or self.on_unavailable
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
 
     @property
     def breaker_state(self) -> BreakerState:

@@ -24,7 +24,7 @@ class Breaker:
 
     def __init__(self, where: str, events: Events, now: Callable[[], float] = time.monotonic) -> None:
         self._where = where
-        self._events = events
+        self.events = events
         self._now = now
         self._lock = threading.Lock()
         self._failures = 0
@@ -65,7 +65,7 @@ class Breaker:
             was, self.state = self.state, "closed"
             away = self._now() - self._since
         if was != "closed":
-            self._events.tell("store.up", store=self._where, away_seconds=round(away, 3))
+            self.events.tell("store.up", store=self._where, away_seconds=round(away, 3))
 
     def ended(self, error: BaseException) -> None:
         """A call ended with an error. If that is one of the store's answers, it is there."""
@@ -92,4 +92,4 @@ class Breaker:
                 self._again_at = self._now() + self._pause * random.uniform(0.8, 1.2)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE)
         if was == "closed":
-            self._events.tell("store.down", store=self._where, why=why)
+            self.events.tell("store.down", store=self._where, why=why)

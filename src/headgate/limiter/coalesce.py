@@ -29,6 +29,22 @@ def settler(
     return lambda request: settle((request,), now_ms())[0]
 
 
+def settle_each(
+    settle: Callable[[Sequence[Request]], list[Answer]], batch: Sequence[Request]
+) -> list[Answer | RateLimiterUnavailable]:
+    """In as few calls as there can be."""
+    results: list[Answer | RateLimiterUnavailable] = []
+    for start in range(0, len(batch), MAX_BATCH):
+        some = batch[start : start + MAX_BATCH]
+        try:
+            results += settle(some)
+        except PartlyUnavailable as partial:
+            results += [partial if answer is None else answer for answer in partial.answers]
+        except RateLimiterUnavailable as away:
+            results += [away] * len(some)
+    return results
+
+
 class _ThreadEntry:
     __slots__ = ("answer", "error", "gate", "leads", "request")
 
@@ -192,6 +208,25 @@ class TaskCoalescer:
             if request.mode is Mode.TAKE:
                 await _to_the_end(self._undo(entry))
             raise
+
+    async def settle_each(self, batch: Sequence[Request]) -> list[Answer | RateLimiterUnavailable]:
+        entries = [self._submit(request) for request in batch]
+        results: list[Answer | RateLimiterUnavailable] = []
+        try:
+            for entry in entries:
+                try:
+                    results.append(await entry.future)
+                except RateLimiterUnavailable as away:
+                    results.append(away)
+        except BaseException:
+            for entry in entries:
+                if not entry.future.cancel() and not entry.future.cancelled():
+                    entry.future.exception()  # it was seen, though nobody waits for it any more
+            for entry in entries:
+                if entry.request.mode is Mode.TAKE:
+                    await _to_the_end(self._undo(entry))
+            raise
+        return results
 
     async def _fly_alone(self, request: Request) -> Answer:
         """As long as nobody else comes, there is no need for a task, and for the turn of the loop until it starts. If

@@ -41,6 +41,17 @@ def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iter
     return chain if limits is None else chain.under(limits)
 
 
+def stored_chain_plan(
+    limiter: BaseLimiter, stored_id: StoredId, resource: str, limits: Iterable[Limit] | None
+) -> Plan[Chain]:
+    """The chain of an entity of which only its stored id is known."""
+    if not limiter._hashes_ids:
+        return (yield from chain_plan(limiter, stored_id, resource, limits))
+    read = partial(_read_chain_plan, limiter, stored_id, resource)
+    chain = yield from Once((limiter._cache.generation, resource, stored_id), read)
+    return chain if limits is None else chain.under(limits)
+
+
 def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None]:
     """The shape all entities have on a resource, or None if some entity has a record or limits of its own."""
     for prefix in (keys.entities_prefix(limiter.namespace), keys.entities_limits_prefix(limiter.namespace)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..core.decide import Answer, Parts
@@ -12,6 +13,7 @@ from .chain import Chain
 from .hold import RECORDED, Hold
 
 if TYPE_CHECKING:
+    from .acquire import Outcome
     from .lease import BaseLease
 
 L = TypeVar("L", bound="BaseLease")
@@ -66,6 +68,11 @@ class Decision(Generic[L]):
         return self._lease
 
     @property
+    def leases(self) -> list[L]:
+        """One for each ask of `try_acquire_each`; none if it did not pass."""
+        return [lease] if (lease := self.lease) is not None else []
+
+    @property
     def retry_after_ms(self) -> int | None:
         """0 if it passed; otherwise the milliseconds until the same request would, None if it never will."""
         return 0 if self.allowed or self._answer is None else self._answer.wait_ms
@@ -85,6 +92,24 @@ class Decision(Generic[L]):
         if self.allowed:
             return f"Decision(allowed=True{', degraded=True' if self.degraded else ''})"
         return f"Decision(allowed=False, retry_after_seconds={self.retry_after_seconds})"
+
+
+class JointDecision(Decision[L]):
+    """On several asks that pass or fail together. `lease` is that of the first."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, limiter: LeaseMaker[L], whole: Outcome, members: Sequence[Outcome]) -> None:
+        super().__init__(limiter, whole.chain, whole.parts, whole.answer, degraded=whole.degraded)
+        self._leases = [
+            limiter._make_lease(member.chain, member.parts, "rollback", member.hold, degraded=member.degraded)
+            for member in (members if self.allowed else ())
+        ]
+        self._lease = self._leases[0] if self._leases else None
+
+    @property
+    def leases(self) -> list[L]:
+        return self._leases
 
 
 def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -> list[LimitStatus]:

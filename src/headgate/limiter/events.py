@@ -21,6 +21,7 @@ EventName: TypeAlias = Literal[
     "lease.lost",
     "penalized",
     "reconcile.done",
+    "shadow.refused",
     "store.down",
     "store.up",
 ]
@@ -28,6 +29,7 @@ _LEVELS: dict[str, int] = {
     "lease.lost": logging.WARNING,
     "penalized": logging.INFO,
     "reconcile.done": logging.INFO,
+    "shadow.refused": logging.INFO,
     "store.down": logging.WARNING,
     "store.up": logging.WARNING,
 }

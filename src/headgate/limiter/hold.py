@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.decide import RENEW, Answer, Part, Parts, Request
 from ..core.errors import RateLimiterUnavailable, VersionConflict
@@ -18,6 +18,9 @@ from ..core.records import ABSENT, Delete, Put
 from ..core.units import MAX_PERIOD_MS, MAX_TOKENS, MILLI
 from ..plan import Plan, WriteRecords
 from . import keys
+
+if TYPE_CHECKING:
+    from .chain import Chain
 
 RECORDED = f"{OWN}lease"
 OnLost = Callable[[Any], object]
@@ -103,23 +106,37 @@ class Hold:
             self._tell()
 
 
+def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> dict[str, Any]:
+    """The record of a lease. `taken` is for `reconcile`, the rest for those who have nothing but the lease's id."""
+    own = [part for part in parts if part.level == 0 and part.limit.name != RECORDED]
+    given = chain.shape.source is None  # not stored: by the caller
+    return {
+        "key": chain.keys[0],
+        "slots": any(part.limit.is_concurrent and part.amount_milli > 0 for part in own),
+        "taken": [
+            [chain.keys[part.level], part.limit.name, part.amount_milli]
+            for part in parts
+            if restore and part.amount_milli > 0 and not part.limit.is_concurrent
+        ],
+        "amounts": {part.limit.name: part.amount_milli for part in own},
+        "limits": [limit.as_dict() for limit in chain.shape.levels[0].values()] if given else None,
+        "ttl_ms": ttl_ms,
+        "restore": restore,
+    }
+
+
 class LeaseRecord:
     """What a recorded lease has taken, where `reconcile` finds it. `restore`: it is to give that back."""
 
     def __init__(self, namespace: str, hold: Hold, *, restore: bool) -> None:
         self.key = keys.lease_key(namespace, hold.lease_id)
         self.restore = restore
-        self._slots = len(hold.parts) > len(hold.marks())
+        self._ttl_ms = hold.marks()[0].limit.period_ms
         self._version = ABSENT
 
-    def write_plan(self, chain_keys: tuple[str, ...], parts: Parts) -> Plan[bool]:
+    def write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
         """False if somebody has claimed it."""
-        taken = [
-            [chain_keys[part.level], part.limit.name, part.amount_milli]
-            for part in parts
-            if part.amount_milli > 0 and not part.limit.is_concurrent
-        ]
-        value = {"key": chain_keys[0], "slots": self._slots, "taken": taken if self.restore else []}
+        value = lease_value(chain, parts, self._ttl_ms, restore=self.restore)
         try:
             yield from WriteRecords([Put(self.key, value, self._version)])
         except VersionConflict:

@@ -52,7 +52,7 @@ def learn_plan(limiter: BaseLimiter, chain: Chain, response: Any, names: Mapping
     yield from penalize_chain_plan(chain, block_ms)
     _, stored_id, resource = parse_bucket_key(chain.keys[0])
     fields = {"seconds": block_ms / MILLI, "factor": None}
-    limiter._events.tell("penalized", entity_id=stored_id, resource=resource, **fields)
+    limiter.events.tell("penalized", entity_id=stored_id, resource=resource, **fields)
     return VendorSync(readings, block_ms / MILLI)
 
 

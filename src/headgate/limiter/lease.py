@@ -91,7 +91,7 @@ class BaseLease:
 
     def _tell_lost(self, hold: Hold) -> None:
         _, entity_id, resource = parse_bucket_key(self._chain.keys[0])
-        self._limiter._events.tell("lease.lost", entity_id=entity_id, resource=resource, lease_id=hold.lease_id)
+        self._limiter.events.tell("lease.lost", entity_id=entity_id, resource=resource, lease_id=hold.lease_id)
         if hold.on_lost is not None:
             try:
                 self._notify(hold.on_lost(self))
@@ -213,8 +213,21 @@ class BaseLease:
         hold, record = self._hold, self._record
         if hold is None or record is None or not record.restore or hold.lost:
             return
-        if not (yield from record.write_plan(self._chain.keys, self._chain.shape.spread(self._taken_milli))):
+        if not (yield from record.write_plan(self._chain, self._chain.shape.spread(self._taken_milli))):
             hold.lose()
+
+    def detach(self) -> str:
+        """Leave a recorded lease to whoever knows its id, which this returns. Nobody here renews it any more.
+
+        `renew_lease`, `adjust_lease` and `release_lease` of any limiter of the same namespace work with that id.
+        """
+        self._check_active()
+        if self._record is None:
+            raise ValidationError("only a recorded lease can be detached: acquire it with record_lease=True")
+        assert self._hold is not None
+        self._limiter._let_go(self._hold)
+        self._ended = "detached"
+        return self.id
 
     def _commit_plan(self) -> Plan[None]:
         """End the lease and keep what it took; slots come back. For leases that are not used with `with`."""

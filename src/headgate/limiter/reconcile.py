@@ -45,7 +45,7 @@ def reconcile_plan(limiter: BaseLimiter) -> Plan[Reconciled]:
     swept = yield from Sweep(limiter.namespace)
     leases, restored = yield from _recorded_plan(limiter)
     found = Reconciled(swept.leases + leases, restored, swept.buckets, swept.records)
-    limiter._events.tell("reconcile.done", namespace=limiter.namespace, **found.as_dict())
+    limiter.events.tell("reconcile.done", namespace=limiter.namespace, **found.as_dict())
     return found
 
 

@@ -12,17 +12,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
-from ..plan import Call, Nap, Once, Settle, SettleAll, SettleHere, Sleep, StoreCall, run
+from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, run
 from ..stores import InProcessStore, open_store
-from . import config, entities, life, overview, reconcile, tokens, vendor
+from . import afar, config, entities, life, overview, reconcile, tokens, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .bind import blocking
 from .chain import ONE_OF_EACH, Chain
 from .clock import GLANCE_SECONDS, SystemClock, sleep_on
-from .coalesce import MAX_BATCH, ThreadCoalescer, settler
-from .decision import Decision
+from .coalesce import MAX_BATCH, ThreadCoalescer, settle_each, settler
+from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
+from .each import Asks, Taken, check_asks, decided_at_once, take_each_plan
 from .hold import Hold
 from .keeper import ThreadKeeper
 from .lease import SyncLease
@@ -74,6 +75,8 @@ class SyncRateLimiter(BaseLimiter):
             return self._settle(call.request)
         if isinstance(call, SettleAll):
             return self._settle_all(call.batch)
+        if isinstance(call, SettleEach):
+            return settle_each(self._settle_batch, call.batch)
         if isinstance(call, SettleHere):
             return self._local.settle(call.request, self._clock.now_ms())
         if isinstance(call, Nap):
@@ -202,6 +205,23 @@ class SyncRateLimiter(BaseLimiter):
             decision.lease._on_lost = options.on_lost  # for slots that it may take later
         return decision
 
+    def try_acquire_each(self, asks: Asks, *, on_unavailable: OnUnavailable | None = None) -> list[Decision[SyncLease]]:
+        """Many decisions in one call to the store, each by itself, as if asked for one after the other.
+
+        An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
+        """
+        asks = check_asks(asks)
+        decided = None if on_unavailable else decided_at_once(self, asks)
+        if decided is not None:
+            return decided
+        options = PLAIN if on_unavailable is None else Options(on_unavailable=on_unavailable)
+        return [self._each(one) for one in run(take_each_plan(self, asks, options), self._perform)]
+
+    def _each(self, taken: Taken) -> Decision[SyncLease]:
+        if len(taken.members) == 1:
+            return self._decision(taken.whole, PLAIN)
+        return JointDecision(self, taken.whole, taken.members)
+
     def slot(
         self,
         dimension: str,
@@ -279,6 +299,10 @@ class SyncRateLimiter(BaseLimiter):
     penalize = blocking(tokens.penalize_plan)
     reset = blocking(tokens.reset_plan)
     sync_from_headers = blocking(vendor.sync_from_headers_plan)
+
+    renew_lease = blocking(afar.renew_lease_plan)
+    adjust_lease = blocking(afar.adjust_lease_plan)
+    release_lease = blocking(afar.release_lease_plan)
 
     create_entity = blocking(entities.create_entity_plan)
     get_entity = blocking(entities.get_entity_plan)

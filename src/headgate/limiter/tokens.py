@@ -81,7 +81,7 @@ def penalize_plan(
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
     yield from penalize_chain_plan(chain, block_ms, keep_milli)
     _, stored_id, _ = parse_bucket_key(chain.keys[0])
-    limiter._events.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
+    limiter.events.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
 
 
 def penalize_chain_plan(chain: Chain, block_ms: int, keep_milli: int = MILLI) -> Plan[None]:

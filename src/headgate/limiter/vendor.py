@@ -6,10 +6,9 @@ A dimension is `vendor#metric`, or `vendor#model`: the entity before the `#`, th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from ..core.decide import Answer, Part, Parts
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from ..core.limit import Limit
 from ..plan import Plan
@@ -18,7 +17,7 @@ from .base import BaseLimiter
 from .chain import ONE_OF_EACH, Chain, Shape
 from .config import chain_plan
 from .decision import statuses
-from .hold import Hold
+from .joint import Member, joint, own_outcome
 from .learn import VendorSync, learn_plan
 from .lease import BaseLease
 
@@ -54,12 +53,6 @@ def dimension_of(limiter: BaseLimiter, text: str) -> Dimension:
 # Several at once
 
 
-class _Member(NamedTuple):
-    dimension: str
-    chain: Chain
-    parts: Parts
-
-
 def take_many_plan(
     limiter: BaseLimiter,
     consume: Wishes,
@@ -77,7 +70,7 @@ def take_many_plan(
         members = _members(chains, wishes)
         if any(limiter._policy(chain, options.on_unavailable) == "local" for chain in chains.values()):
             limiter._count_instances()
-        outcome = yield from take_chain_plan(limiter, *_joint(members), options)
+        outcome = yield from take_chain_plan(limiter, *joint(list(members.values())), options)
     except RateLimiterUnavailable:
         policy = limiter._policy(next(iter(chains.values()), None), options.on_unavailable)
         if policy == "allow":
@@ -89,11 +82,11 @@ def take_many_plan(
         if policy == "block" or len(chains) < len(wishes):
             raise
         members = _members(chains, wishes)
-        outcome = yield from take_chain_plan(limiter, *_joint(members), options, here=True)
+        outcome = yield from take_chain_plan(limiter, *joint(list(members.values())), options, here=True)
     assert outcome.parts is not None
     assert outcome.answer is not None
-    outcomes = {member.dimension: _own_outcome(limiter, member, outcome) for member in members}
-    if limiter._events.watched():
+    outcomes = {dimension: own_outcome(limiter, member, outcome) for dimension, member in members.items()}
+    if limiter.events.watched():
         for dimension, of_member in outcomes.items():
             entity_id, resource = Dimension.parse(dimension)
             tell(limiter, limiter._stored_id(entity_id), resource, of_member, time.monotonic() - began)
@@ -102,11 +95,11 @@ def take_many_plan(
     return outcomes
 
 
-def _members(chains: Mapping[str, Chain], wishes: Mapping[str, Mapping[str, Any] | None]) -> list[_Member]:
-    return [
-        _Member(dimension, chains[dimension], chains[dimension].parts(ONE_OF_EACH if amounts is None else amounts))
+def _members(chains: Mapping[str, Chain], wishes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Member]:
+    return {
+        dimension: Member(chains[dimension], chains[dimension].parts(ONE_OF_EACH if amounts is None else amounts))
         for dimension, amounts in wishes.items()
-    ]
+    }
 
 
 def _checked(consume: Wishes, limits: Mapping[str, Iterable[Limit]] | None) -> Mapping[str, Mapping[str, Any] | None]:
@@ -126,40 +119,6 @@ def _checked(consume: Wishes, limits: Mapping[str, Iterable[Limit]] | None) -> M
         if dimension not in wishes:
             raise ValidationError("there are limits for a dimension of which nothing is to be consumed")
     return wishes
-
-
-def _joint(members: Sequence[_Member]) -> tuple[Chain, Parts]:
-    """One chain of all. Where two of them meet, at an ancestor, what they take adds up."""
-    places: dict[str, int] = {}
-    parts: dict[tuple[int, str], Part] = {}
-    levels: list[Mapping[str, Limit]] = []
-    for member in members:
-        for key, limits in zip(member.chain.keys, member.chain.shape.levels):
-            if key not in places:
-                places[key] = len(places)
-                levels.append(limits)
-        for part in member.parts:
-            level = places[member.chain.keys[part.level]]
-            before = parts.get((level, part.limit.name))
-            amount_milli = part.amount_milli + (before.amount_milli if before else 0)
-            parts[level, part.limit.name] = part._replace(level=level, amount_milli=amount_milli)
-    shape = Shape(levels, [0] * len(levels), None, members[0].chain.shape.on_unavailable)
-    return Chain(tuple(places), shape), tuple(parts.values())
-
-
-def _own_outcome(limiter: BaseLimiter, member: _Member, joint: Outcome) -> Outcome:
-    hold = None
-    if joint.hold is not None:
-        limiter._let_go(joint.hold)  # from now on each holds its own
-        request = member.chain.request(member.parts, lease_id=joint.hold.lease_id)
-        if any(part.limit.is_concurrent for part in member.parts):
-            own = Hold(request, joint.hold.asked_at, joint.hold.on_lost, here=joint.degraded)
-            hold = limiter._keep(own)
-            if joint.hold.lost:
-                hold.lose()
-    assert joint.answer is not None
-    answer = Answer(joint.answer.allowed, joint.answer.wait_ms, ())
-    return Outcome(member.chain, member.parts, answer, 0, hold, joint.degraded, joint.waited)
 
 
 def leave_all_plan(leases: Iterable[BaseLease], error: BaseException | None) -> Plan[None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..core.decide import Answer, Request
+from ..core.errors import RateLimiterUnavailable
 from ..core.names import StoredId
 from ..core.records import BucketRow, Change, Page, Record, Swept
 
@@ -29,6 +30,13 @@ class Settle(Call[Answer]):
 @dataclass(frozen=True, slots=True)
 class SettleAll(Call[list[Answer]]):
     """Many requests in one go, apart from those of others."""
+
+    batch: Sequence[Request]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleEach(Call[list[Answer | RateLimiterUnavailable]]):
+    """Many requests in one go, together with those of others. Each has an answer, or says why there is none."""
 
     batch: Sequence[Request]
 

@@ -23,6 +23,8 @@ class Blocking:
             value = self._loop.run_until_complete(value)
         if isinstance(value, dict):
             return {name: self._wrapped(of_name) for name, of_name in value.items()}
+        if type(value) is list:
+            return [self._wrapped(one) for one in value]
         kind = type(value)
         of_ours = kind.__module__.startswith("headgate.limiter")
         return Blocking(value, self._loop) if of_ours and not hasattr(kind, "__dataclass_fields__") else value

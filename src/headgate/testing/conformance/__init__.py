@@ -18,8 +18,10 @@ pytest.register_assert_rewrite(
         f"{__name__}.{module}"
         for module in (
             "acquire",
+            "afar",
             "concurrency",
             "config",
+            "each",
             "fixtures",
             "hierarchy",
             "history",
@@ -38,8 +40,10 @@ pytest.register_assert_rewrite(
 )
 
 from .acquire import AcquireConformance
+from .afar import AfarConformance
 from .concurrency import ConcurrencyConformance
 from .config import ConfigConformance
+from .each import EachConformance
 from .hierarchy import HierarchyConformance
 from .history import HistoryConformance
 from .input import InputConformance
@@ -62,6 +66,8 @@ class StoreConformance(
     SlotConformance,
     LineConformance,
     RecordedConformance,
+    AfarConformance,
+    EachConformance,
     VendorConformance,
     HierarchyConformance,
     ConfigConformance,
