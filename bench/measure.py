@@ -145,7 +145,7 @@ def coroutines(loop: asyncio.AbstractEventLoop, hit: AsyncHit) -> Turn:
 
     def turn(hits: int) -> float:
         with quiet():
-            return _to_the_end(loop, timed(hits))
+            return to_the_end(loop, timed(hits))
 
     return turn
 
@@ -167,12 +167,12 @@ def tasks(loop: asyncio.AbstractEventLoop, hits_of_tasks: Sequence[AsyncHit]) ->
 
     def turn(hits: int) -> float:
         with quiet():
-            return _to_the_end(loop, timed(hits))
+            return to_the_end(loop, timed(hits))
 
     return turn
 
 
-def _to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, float]) -> float:
+def to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, float]) -> float:
     task = loop.create_task(work)
     try:
         return loop.run_until_complete(task)

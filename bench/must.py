@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import dynamodb_scenes as dynamodb
+from . import http_scenes as http
 from .redis_contenders import BARE
 from .run import Result
 
@@ -62,6 +63,11 @@ def goals(result: Result) -> Iterator[Goal]:
         yield from _on_redis(times, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
     if dynamodb.LONE in times:
         yield from _on_dynamodb(times, result["costs"]["dynamodb"])
+    if http.ADDED in times:
+        yield from _over_http(times)
+    if http.SERVICE in times:
+        single, batched = (times[http.SERVICE][name] for name in (http.SINGLE, http.BATCHED))
+        yield Goal("service: decisions a second in batches against one by one", single / batched, 10, False)
     for store in ("memory", "sqlite"):
         for kind, wanted in (("entities", 1.5), ("limits", 6)):
             rows = result["times"].get(f"{kind}, {store}")
@@ -80,6 +86,19 @@ def _on_redis(times: dict[str, dict[str, float]], sizes: dict[str, float]) -> It
         yield Goal(f"{table}: time against the fastest peer, {name}", ours / best, 1, True)
     ratio = sizes["headgate bucket, 1 limit"] / sizes["limits fixed window, 1 limit"]
     yield Goal("redis: bytes of an idle bucket against limits' fixed window", ratio, 1.5, True)
+
+
+def _over_http(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
+    added = {name: best - times[http.ADDED][http.BARE] for name, best in times[http.ADDED].items()}
+    for peers in ((http.SLOWAPI, http.SLOWAPI_ASGI), (http.FASTAPI_LIMITER,)):
+        name = min(peers, key=added.__getitem__)
+        yield Goal(
+            f"http, memory: what {name} adds to a request against ours", added[name] / added[http.OURS], 1, False
+        )
+    for peers in ((http.SLOWAPI, http.SLOWAPI_ASGI), (http.FASTAPI_LIMITER,)):
+        name = min(peers, key=times[http.SERVED].__getitem__)
+        ratio = times[http.SERVED][name] / times[http.SERVED][http.OURS]
+        yield Goal(f"{http.SERVED}: requests a second against {name}", ratio, 1.5, False)
 
 
 def _on_dynamodb(times: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> Iterator[Goal]:

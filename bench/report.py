@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import dynamodb_scenes as dynamodb
+from . import http_scenes as http
 from .must import goals
 from .readme import summary
 from .run import Result
@@ -29,6 +30,9 @@ TITLES = {
     dynamodb.CASCADE: "On DynamoDB, one task, an entity and its parent (cascade of two)",
     dynamodb.HOT: "On DynamoDB, 64 tasks in one process, one entity",
     dynamodb.SPREAD: "On DynamoDB, 64 tasks in one process, an entity each",
+    http.ADDED: "A FastAPI application in memory, one request, no server",
+    http.SERVED: f"A FastAPI application served by uvicorn, limits in Redis, {http.CONNECTIONS} connections",
+    http.SERVICE: f"headgate serve, limits in memory, {http.SERVICE_CONNECTIONS} connections",
     "limits, memory": "In memory, limits per acquire",
     "limits, sqlite": "In an SQLite file, limits per acquire",
     "entities, memory": "In memory, a random one of many entities",

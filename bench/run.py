@@ -17,16 +17,36 @@ from headgate.testing.servers.dynamodb import Ministack, NotInstalledError, aws_
 from headgate.testing.servers.redis import RedisServer, redis_server_binary
 
 from . import contenders, growth, ours, redis_contenders, redis_size, size
-from .measure import WARM_UP, Timing, measure
+from . import http_scenes as http
+from .measure import WARM_UP, Contender, Timing, measure
 
-SECTIONS = ("memory", "async", "sqlite", "threads", "redis", "dynamodb", "limits", "entities", "size")
+SECTIONS = (
+    "memory",
+    "async",
+    "sqlite",
+    "threads",
+    "redis",
+    "dynamodb",
+    "http",
+    "service",
+    "limits",
+    "entities",
+    "size",
+)
 GROWTH = ("limits", "entities", "size")
-PEERS = ("limits", "throttled-py", "pyrate-limiter", "limifyrate", "aiolimiter", "zae-limiter")
-PACKAGES = {"headgate": "headgate", "redis-py": "redis"} | {name: name for name in ("hiredis", "aiobotocore", *PEERS)}
+PEERS = (
+    "limits", "throttled-py", "pyrate-limiter", "limifyrate", "aiolimiter", "zae-limiter", "slowapi", "fastapi-limiter",
+)  # fmt: skip
+SERVED = ("fastapi", "uvicorn", "uvloop", "httptools", "grpcio")
+PACKAGES = {"headgate": "headgate", "redis-py": "redis"} | {
+    name: name for name in ("hiredis", "aiobotocore", *SERVED, *PEERS)
+}
 # Many callers need a while to get under way, and a connection each before the clock starts.
 CROWD_TURN_SECONDS, CROWD_WARM_UP = 0.1, 256
 # A hit takes milliseconds. To open a limiter takes longer, and its table grows with entities only: it is opened once.
 DYNAMODB_TURN_SECONDS = 0.15
+# A server is a process of its own, which takes seconds to start: it is started once.
+SERVED_TURN_SECONDS = 1.0
 
 Rows = list[dict[str, Any]]
 Result = dict[str, Any]
@@ -62,6 +82,10 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
                 tables, costs["dynamodb"] = _dynamodb(loop, dynamodb_rounds, say)
                 times |= tables
                 servers["ministack"] = version("ministack")
+            elif section == "http":
+                times |= _http(loop, rounds, redis_rounds, say)
+            elif section == "service":
+                times |= _service(loop, redis_rounds, say)
             elif section == "limits":
                 times["limits, memory"] = _rows(measure(growth.limits_per_acquire(ours.memory), rounds))
                 times["limits, sqlite"] = _rows(measure(growth.limits_per_acquire(ours.sqlite), file_rounds))
@@ -90,7 +114,7 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
 
 def check_installed(section: str) -> None:
     """Whether what a section needs is on this machine, or NotInstalledError."""
-    if section == "redis":
+    if section in ("redis", "http"):
         redis_server_binary()
     elif section == "dynamodb":
         Ministack.find()
@@ -138,6 +162,30 @@ def _dynamodb(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str],
             timings = measure(group, rounds, fresh=False, turn_seconds=DYNAMODB_TURN_SECONDS, warm_up=warm_up)
             times[table] = _rows(timings)
         return times, [asdict(cost) for cost in dynamodb_cost.on_dynamodb(engine, loop, say)]
+
+
+def _http(
+    loop: asyncio.AbstractEventLoop, rounds: int, served_rounds: int, say: Callable[[str], None]
+) -> dict[str, Rows]:
+    from . import http_contenders
+
+    say(http.ADDED)
+    times = {http.ADDED: _rows(measure(http_contenders.direct(loop), rounds))}
+    say(http.SERVED)
+    with RedisServer() as server:
+        times[http.SERVED] = _rows(_at_servers(http_contenders.served(loop, server.url), served_rounds))
+    return times
+
+
+def _service(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str], None]) -> dict[str, Rows]:
+    from . import service_contenders
+
+    say(http.SERVICE)
+    return {http.SERVICE: _rows(_at_servers(service_contenders.service(loop), rounds))}
+
+
+def _at_servers(group: Sequence[Contender], rounds: int) -> list[Timing]:
+    return measure(group, rounds, fresh=False, turn_seconds=SERVED_TURN_SECONDS, warm_up=CROWD_WARM_UP)
 
 
 def _rows(timings: Sequence[Timing]) -> Rows:

@@ -73,6 +73,16 @@ class Decision(Generic[L]):
         return [lease] if (lease := self.lease) is not None else []
 
     @property
+    def statuses_by_ask(self) -> list[list[LimitStatus]]:
+        """The same for each ask of `try_acquire_each`."""
+        return [self.statuses]
+
+    @property
+    def holds_slots(self) -> bool:
+        """Whether it has leases that somebody has to end, for others to get the slots."""
+        return self.allowed and self._answer is not None and self._chain.shape.has_slots
+
+    @property
     def retry_after_ms(self) -> int | None:
         """0 if it passed; otherwise the milliseconds until the same request would, None if it never will."""
         return 0 if self.allowed or self._answer is None else self._answer.wait_ms
@@ -97,10 +107,11 @@ class Decision(Generic[L]):
 class JointDecision(Decision[L]):
     """On several asks that pass or fail together. `lease` is that of the first."""
 
-    __slots__ = ("_leases",)
+    __slots__ = ("_leases", "_members")
 
     def __init__(self, limiter: LeaseMaker[L], whole: Outcome, members: Sequence[Outcome]) -> None:
         super().__init__(limiter, whole.chain, whole.parts, whole.answer, degraded=whole.degraded)
+        self._members = members
         self._leases = [
             limiter._make_lease(member.chain, member.parts, "rollback", member.hold, degraded=member.degraded)
             for member in (members if self.allowed else ())
@@ -110,6 +121,15 @@ class JointDecision(Decision[L]):
     @property
     def leases(self) -> list[L]:
         return self._leases
+
+    @property
+    def statuses_by_ask(self) -> list[list[LimitStatus]]:
+        of = {(self._chain.keys[part.level], part.limit.name): at for at, part in enumerate(self._parts or ())}
+        found = self.statuses
+        return [
+            [found[of[member.chain.keys[part.level], part.limit.name]] for part in (member.parts or ())]
+            for member in self._members
+        ]
 
 
 def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -> list[LimitStatus]:

@@ -68,6 +68,8 @@ class EachConformance(Conformance):
             ("r", "tpm", 0),
             ("s", "rpm", 59),
         ]
+        assert [[status.limit_name for status in statuses] for statuses in both.statuses_by_ask] == [["tpm"], ["rpm"]]
+        assert second.statuses_by_ask == [second.statuses]
         assert [lease.consumed for lease in both.leases] == [{"tpm": 1500}, {"rpm": 1}]
 
     def test_a_group_passes_or_fails_as_a_whole(self, limiter: Any) -> None:

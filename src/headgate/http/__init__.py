@@ -1,0 +1,37 @@
+"""HTTP: rules, plans and identities in front of an API, and clients that limit themselves.
+
+What a framework or a client library is needed for has a module of its own: `fastapi`, `flask`, `django`, `clients`.
+"""
+
+from .addresses import Addresses
+from .answer import Refusal
+from .asgi import RateLimitMiddleware
+from .call import Call
+from .document import DocumentError
+from .engine import Engine
+from .files import RulesFile, load_rules
+from .identity import Identity, bearer, header
+from .limits import read_limits
+from .plans import Plans
+from .rules import Match, Rule, Rules
+from .wsgi import RateLimitWsgiMiddleware
+
+__all__ = [
+    "Addresses",
+    "Call",
+    "DocumentError",
+    "Engine",
+    "Identity",
+    "Match",
+    "Plans",
+    "RateLimitMiddleware",
+    "RateLimitWsgiMiddleware",
+    "Refusal",
+    "Rule",
+    "Rules",
+    "RulesFile",
+    "bearer",
+    "header",
+    "load_rules",
+    "read_limits",
+]

@@ -1,0 +1,104 @@
+"""Who is at the other end: the address of a client, seen through the proxies that are believed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from ..core.errors import ValidationError
+from .call import Call
+
+UNIX = "unix"  # whoever is connected without a network: a proxy on the same machine
+_WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::\d+)?|(?P<v4>[^:]*)(?::\d+)?")
+_FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"(?P<quoted>[^"]*)"|(?P<plain>[^;\s]*))', re.IGNORECASE)
+
+Address = IPv4Address | IPv6Address
+
+
+class Addresses:
+    """`proxies`: addresses and networks whose word is taken for whom they forward; `"unix"`: a proxy on a socket file.
+
+    `forwarded`: the header they say it in. `ipv6_prefix`: addresses that agree in so many bits are one client, for that
+    is what one is given.
+    """
+
+    def __init__(
+        self, proxies: Iterable[str] = (), *, forwarded: str = "x-forwarded-for", ipv6_prefix: int = 64
+    ) -> None:
+        if isinstance(proxies, str):
+            raise ValidationError(f"proxies must be a list of addresses and networks, not {proxies!r}")
+        if type(ipv6_prefix) is not int or not 0 < ipv6_prefix <= 128:
+            raise ValidationError(f"ipv6_prefix must be from 1 to 128 bits, not {ipv6_prefix!r}")
+        names = set(proxies)
+        self._believes_unix = UNIX in names
+        self._networks = [_network(name) for name in names - {UNIX}]
+        self._header = forwarded.lower()
+        self._ipv6_prefix = ipv6_prefix
+        self.shown = lru_cache(4096)(self._shown)
+
+    def of(self, call: Call) -> str | None:
+        """The address of the client; None if it has none."""
+        peer = call.peer
+        if not self._networks and not self._believes_unix:
+            return self.shown(peer) if peer else None
+        address = parse(peer) if peer else None
+        if address is None:
+            if peer or not self._believes_unix:
+                return self.shown(peer) if peer else None
+        elif not self._is_proxy(address):
+            return self.shown(str(address))
+        return self._seen_by_proxies(call, address)
+
+    def _seen_by_proxies(self, call: Call, nearest: Address | None) -> str | None:
+        """From the nearest hop outwards: a proxy's word counts, and of one that is none, nothing behind it does."""
+        for hop in reversed(self._hops(call)):
+            address = parse(hop)
+            if address is None:
+                break
+            nearest = address
+            if not self._is_proxy(address):
+                break
+        return None if nearest is None else self.shown(str(nearest))
+
+    def _hops(self, call: Call) -> list[str]:
+        hops = ",".join(call.headers(self._header)).split(",")
+        if self._header != "forwarded":
+            return hops
+        found = [_FORWARDED_FOR.search(hop) for hop in hops]
+        return [(match["quoted"] or match["plain"] or "") if match else "" for match in found]
+
+    def _is_proxy(self, address: Address) -> bool:
+        return any(address in network for network in self._networks)
+
+    def _shown(self, text: str) -> str | None:
+        address = parse(text)
+        if isinstance(address, IPv6Address):
+            return str(IPv6Network((address, self._ipv6_prefix), strict=False).network_address)
+        return None if address is None else str(address)
+
+
+def parse(text: str) -> Address | None:
+    """An address as servers and proxies write it, with a port or without."""
+    text = text.strip()
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        match = _WITH_PORT.fullmatch(text)
+        try:
+            address = ip_address((match["v6"] or match["v4"] or "").partition("%")[0] if match else "")
+        except ValueError:
+            return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _network(name: Any) -> Any:
+    try:
+        return ip_network(name, strict=False)
+    except ValueError:
+        raise ValidationError(
+            f"proxies has {name!r}, which is no address and no network: write '10.0.0.0/8', '127.0.0.1' or 'unix'"
+        ) from None

@@ -1,0 +1,144 @@
+"""What a caller is told: the header fields of the IETF draft on rate limits, older ones, and problem details."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from ..core.errors import RateLimitExceeded, ValidationError
+from ..core.limit import Limit
+from ..core.status import LimitStatus
+from ..core.units import MILLI
+from ..limiter import Clock
+
+HeaderKind = Literal["ratelimit", "x-ratelimit", "retry-after"]
+HeaderList: TypeAlias = "list[tuple[str, str]]"
+DEFAULT_HEADERS: tuple[HeaderKind, ...] = ("ratelimit", "retry-after")
+
+_TYPES = "https://iana.org/assignments/http-problem-types#"
+PROBLEM_JSON = "application/problem+json"
+_KEPT = 1024
+
+
+class Refusal(NamedTuple):
+    """An answer instead of the application's. `refused` has the details; None if it is not for a limit."""
+
+    status: int
+    headers: HeaderList
+    body: bytes
+    refused: RateLimitExceeded | None = None
+
+
+class Headers:
+    """The header fields that are wanted, from what the limits said."""
+
+    def __init__(self, kinds: Iterable[HeaderKind] = DEFAULT_HEADERS) -> None:
+        self._kinds = frozenset([kinds] if isinstance(kinds, str) else kinds)
+        for kind in self._kinds - set(get_args(HeaderKind)):
+            raise ValidationError(f"headers has {kind!r}; it may have {', '.join(map(repr, get_args(HeaderKind)))}")
+        self._draft = "ratelimit" in self._kinds
+        self._policies: dict[tuple[tuple[str, Limit], ...], str] = {}
+
+    def of(self, statuses: Sequence[LimitStatus], clock: Clock) -> HeaderList:
+        found: HeaderList = []
+        if not statuses or not self._kinds:
+            return found
+        named = by_policy(statuses)
+        if self._draft:
+            found.append(("RateLimit-Policy", self._policy(named)))
+            found.append(("RateLimit", ", ".join([_item(name, status) for name, status in named.items()])))
+        if "x-ratelimit" in self._kinds:
+            first = tightest(named.values())
+            found += [
+                ("X-RateLimit-Limit", str(int(first.limit.capacity))),
+                ("X-RateLimit-Remaining", str(max(0, first.available))),
+                ("X-RateLimit-Reset", str(clock.now_ms() // MILLI + seconds_until_reset(first))),
+            ]
+        return found
+
+    def of_refusal(self, refused: RateLimitExceeded, clock: Clock) -> HeaderList:
+        found = self.of(refused.statuses, clock)
+        if "retry-after" in self._kinds and refused.retry_after_header is not None:
+            found.append(("Retry-After", refused.retry_after_header))
+        return found
+
+    def _policy(self, named: Mapping[str, LimitStatus]) -> str:
+        place = tuple([(name, status.limit) for name, status in named.items()])
+        policy = self._policies.get(place)
+        if policy is None:
+            policy = ", ".join(f'"{name}";{_quota(limit)}' for name, limit in place)
+            if len(self._policies) < _KEPT:
+                self._policies[place] = policy
+        return policy
+
+
+def by_policy(statuses: Sequence[LimitStatus]) -> dict[str, LimitStatus]:
+    """One status for each limit: where ancestors have it too, the tightest, and nobody learns whose it is."""
+    if len(statuses) == 1:
+        return {statuses[0].limit_name: statuses[0]}
+    found: dict[tuple[str, str], LimitStatus] = {}
+    for status in statuses:
+        place = (status.resource, status.limit_name)
+        found[place] = tightest((found[place], status)) if place in found else status
+    names = [name for _, name in found]
+    unique = len(set(names)) == len(names)
+    return {name if unique else f"{resource}:{name}": status for (resource, name), status in found.items()}
+
+
+def tightest(statuses: Iterable[LimitStatus]) -> LimitStatus:
+    """The one that refuses for longest, else the one with the smallest part left."""
+
+    def room(status: LimitStatus) -> tuple[float, float]:
+        wait_ms = float("inf") if status.retry_after_ms is None else status.retry_after_ms
+        return (-wait_ms if status.exceeded else 0.0), status.available / status.limit.capacity
+
+    return min(statuses, key=room)
+
+
+def seconds_until_reset(status: LimitStatus) -> int:
+    """Until the request passes, if it was refused; else until all of the quota is there again. Rounded up."""
+    if status.exceeded:
+        return -(-(status.retry_after_ms or 0) // MILLI)
+    limit = status.limit
+    missing_milli = max(0, limit.capacity_milli - status.available * MILLI)
+    return -(-missing_milli * limit.period_ms // (limit.refill_milli * MILLI)) if limit.refill_milli else 0
+
+
+def _quota(limit: Limit) -> str:
+    quota = f"q={limit.capacity_milli // MILLI}"
+    if limit.is_concurrent:
+        return f'{quota};qu="concurrent-requests"'
+    return f"{quota};w={-(-limit.capacity_milli * limit.period_ms // (limit.refill_milli * MILLI))}"
+
+
+def _item(name: str, status: LimitStatus) -> str:
+    rest = f'"{name}";r={max(0, status.available)}'
+    return rest if status.limit.is_concurrent and not status.exceeded else f"{rest};t={seconds_until_reset(status)}"
+
+
+def problem(status: int, kind: str, title: str, detail: str, headers: HeaderList, **more: Any) -> Refusal:
+    """Problem details, RFC 9457. `kind`: of those that IANA knows; without one, the title says it all."""
+    body = {"type": _TYPES + kind if kind else "about:blank", "title": title, "status": status, "detail": detail}
+    content: HeaderList = [("Content-Type", PROBLEM_JSON), ("Cache-Control", "no-store")]
+    return Refusal(status, content + headers, json.dumps(body | more).encode())
+
+
+def too_many(refused: RateLimitExceeded, headers: HeaderList) -> Refusal:
+    """It names limits and numbers, and nobody: not the caller, not those above."""
+    violated = [name for name, status in by_policy(refused.statuses).items() if status.exceeded]
+    first = refused.primary_violation
+    if first.never:
+        when = f"it asks for {first.requested:,}, and never more than {first.limit.capacity:,} are there: ask for less"
+    elif first.limit.is_concurrent:
+        when = f"retry when one of the {first.limit.capacity:,} requests under way has ended"
+    else:
+        when = f"retry in {refused.retry_after_header} s"
+    detail = f"{first.limit_name} allows {first.limit}; {when}"
+    more = {"violated-policies": violated, "retry_after_seconds": refused.retry_after_seconds}
+    return problem(429, "quota-exceeded", "Quota exceeded", detail, headers, **more)._replace(refused=refused)
+
+
+def unavailable() -> Refusal:
+    detail = "the rate limits cannot be checked at the moment; retry in a while"
+    return problem(503, "temporary-reduced-capacity", "Limits unavailable", detail, [("Retry-After", "1")])

@@ -1,0 +1,85 @@
+"""For requests: `session.mount("https://", HeadgateAdapter(limiter, {"api.openai.com": "openai#gpt-4o"}))`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from ...limiter import SyncRateLimiter
+from ...plan import run
+from .gate import Exchange, Gate, GateOptions
+from .places import Places
+from .steps import perform
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class HeadgateAdapter(BaseAdapter):
+    __doc__ = f"""Takes a turn of the dimension for each request, then sends it through `adapter`.
+
+    {GateOptions.__doc__}"""
+
+    def __init__(
+        self,
+        limiter: SyncRateLimiter,
+        dimension: Places,
+        *,
+        adapter: BaseAdapter | None = None,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__()
+        self._gate = Gate(limiter, dimension, _unsent, SyncRateLimiter, **options)
+        self._adapter = HTTPAdapter() if adapter is None else adapter
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        send = partial(self._adapter.send, request, *args, **kwargs)
+        response, exchange = run(self._gate.send_plan(request, send, requests.Response.close), perform)
+        if exchange is not None:
+            _watch(response, exchange)
+        return response  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._adapter.close()
+
+
+def _unsent(error: BaseException) -> bool:
+    """requests has one error for connections that failed and for those that broke. What urllib3 said is inside it."""
+    if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
+        return True
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    return isinstance(reason, (NewConnectionError, ConnectTimeoutError))
+
+
+def _watch(response: requests.Response, exchange: Exchange) -> None:
+    """requests reads a body through `raw.stream`, decoded, and closes a response only if it was not read to its end."""
+    stream, close = response.raw.stream, response.close
+
+    def watched(*args: Any, **kwargs: Any) -> Iterator[bytes]:
+        try:
+            for chunk in stream(*args, **kwargs):
+                exchange.feed(chunk)
+                yield chunk
+        except GeneratorExit:
+            raise  # perhaps by the garbage collector, who must not be kept waiting for a store
+        except BaseException:
+            end()
+            raise
+        end()
+
+    def closed() -> None:
+        try:
+            close()
+        finally:
+            end()
+
+    def end() -> None:
+        run(exchange.end_plan(), perform)
+
+    response.raw.stream = watched  # type: ignore[method-assign]
+    response.close = closed  # type: ignore[method-assign]

@@ -1,0 +1,192 @@
+"""Files that people write, YAML or TOML, as a tree that knows the line of everything in it.
+
+Whoever reads such a file asks the nodes for what it expects. What is wrong is noted, with its line, and reading goes
+on; `check()` at the end raises with all of it. The line of a value that has a key is the line of the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
+from importlib import import_module
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+
+from ..core.errors import ValidationError
+
+T = TypeVar("T")
+Value: TypeAlias = "str | int | float | bool | list[Node] | dict[str, Node] | None"
+
+MAX_BYTES = 1024 * 1024
+MAX_NODES = 250_000
+MAX_DEPTH = 32
+_SHOWN = 50  # problems in a message
+_NAMED = 12  # alternatives in a problem
+_READERS = {".yaml": "yaml_file", ".yml": "yaml_file", ".toml": "toml_file"}
+_UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class DocumentError(ValidationError):
+    """A file cannot be used. `problems` are all that was found, each as `file:line: what`."""
+
+    def __init__(self, problems: Collection[str]) -> None:
+        super().__init__(tuple(problems))
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        more = len(self.problems) - _SHOWN
+        return "\n".join(self.problems[:_SHOWN]) + (f"\n(and {more} more)" if more > 0 else "")
+
+
+class Document:
+    """A file, and what is wrong with it."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._problems: list[tuple[int, str]] = []
+        self._nodes = 0
+
+    def wrong(self, line: int, what: str) -> None:
+        self._problems.append((line, what))
+
+    def fail(self, line: int, what: str) -> NoReturn:
+        """Nothing more can be read."""
+        self.wrong(line, what)
+        raise self._error()
+
+    def check(self) -> None:
+        """Raise DocumentError if anything is wrong."""
+        if self._problems:
+            raise self._error()
+
+    def _error(self) -> DocumentError:
+        return DocumentError([f"{self.file}:{line}: {what}" for line, what in sorted(set(self._problems))])
+
+    def node(self, name: str, line: int, depth: int, value: Value = None) -> Node:
+        """A new node. There are bounds to how many, and how deep: a short text can mean a vast tree."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            self.fail(line, f"there are more than {MAX_NODES:,} values")
+        if depth > MAX_DEPTH:
+            self.fail(line, f"values are nested more than {MAX_DEPTH} deep")
+        return Node(self, name, line, value)
+
+    def meant(self, word: str, known: Collection[str]) -> str:
+        """What to say of a word that is not among the known ones."""
+        close = get_close_matches(word[:80], known, 1) if len(self._problems) < _SHOWN else []
+        if close:
+            return f"did you mean {close[0]!r}?"
+        names = [*list(known)[:_NAMED], *(["..."] if len(known) > _NAMED else [])]
+        return f"known are {', '.join(names) or 'none'}"
+
+
+class Node:
+    """A value of a file: a text, a number, true or false, or nothing; or more nodes, in a list or by their keys."""
+
+    __slots__ = ("document", "line", "name", "value")
+
+    def __init__(self, document: Document, name: str, line: int, value: Value) -> None:
+        self.document = document
+        self.name = name
+        self.line = line
+        self.value = value
+
+    def wrong(self, what: str) -> None:
+        self.document.wrong(self.line, what)
+
+    def plain(self) -> Any:
+        """The value without its lines."""
+        if isinstance(self.value, list):
+            return [item.plain() for item in self.value]
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        return self.value
+
+    def attempt(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
+        """What a function returns. None if it raises ValidationError, which is noted as of this line."""
+        try:
+            return function(*arguments, **named)
+        except ValidationError as error:
+            self.wrong(str(error))
+            return None
+
+    def read(self, reader: Callable[[Any], T]) -> T | None:
+        """What a function makes of the plain value. None if there is no value, or it cannot be, which is noted."""
+        if self.value is None:
+            self.wrong(f"{self.name} has no value: give it one, or leave it out")
+            return None
+        return self.attempt(reader, self.plain())
+
+    def text(self) -> str | None:
+        return self._typed("a text", str)
+
+    def whole(self) -> int | None:
+        return self._typed("a whole number", int)
+
+    def number(self) -> float | None:
+        return self._typed("a number", int, float)
+
+    def flag(self) -> bool | None:
+        return self._typed("true or false", bool)
+
+    def items(self) -> list[Node]:
+        """The nodes of a list."""
+        return self._typed("a list", list) or []
+
+    def entries(self) -> dict[str, Node]:
+        """The nodes of a mapping whose keys may be any."""
+        return self._typed("keys with values", dict) or {}
+
+    def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Node]:
+        """The nodes of a mapping whose keys are these."""
+        found = self.entries()
+        for key in found.keys() - set(known):
+            found[key].wrong(f"{key!r} is no key of {self.name}: {self.document.meant(key, known)}")
+        for key in required:
+            if isinstance(self.value, dict) and key not in found:
+                self.wrong(f"{self.name} lacks {key!r}")
+        return {key: node for key, node in found.items() if key in known}
+
+    def _typed(self, what: str, *kinds: type[T]) -> T | None:
+        if type(self.value) in kinds:
+            return cast(T, self.value)
+        self.wrong(f"{self.name} must be {what}, not {self._shown()}")
+        return None
+
+    def _shown(self) -> str:
+        if isinstance(self.value, (list, dict)):
+            return "a list" if isinstance(self.value, list) else "keys with values"
+        shown = "nothing" if self.value is None else repr(self.value)
+        return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def read_document(path: str | PathLike[str]) -> Node:
+    """The root of a `.yaml`, `.yml` or `.toml` file. DocumentError if it cannot be read at all."""
+    file = fspath(path)
+    reader = _READERS.get(Path(file).suffix.lower())
+    if reader is None:
+        raise ValidationError(f"{file!r} must be a file whose name ends with one of {', '.join(_READERS)}")
+    document = Document(file)
+    text = _text(document)
+    root: Node = import_module(f".{reader}", __package__).read(text, document)
+    return root
+
+
+def _text(document: Document) -> str:
+    try:
+        with open(document.file, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DocumentError([f"{document.file}: it cannot be read: {error.strerror}"]) from None
+    if len(data) > MAX_BYTES:
+        raise DocumentError([f"{document.file}: it is larger than {MAX_BYTES:,} bytes"])
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        document.fail(data.count(b"\n", 0, error.start) + 1, f"byte {data[error.start]:#x} is not UTF-8")
+    odd = _UNREADABLE.search(text)
+    if odd:
+        document.fail(text.count("\n", 0, odd.start()) + 1, f"the character {odd[0]!r} cannot be in such a file")
+    return text

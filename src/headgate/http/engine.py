@@ -1,0 +1,289 @@
+"""The engine of all adapters: from a call to a verdict, in one call to the store."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.limit import Limit
+from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
+from ..plan import Plan, arun, run
+from .answer import DEFAULT_HEADERS, HeaderKind, Headers, Refusal, problem, too_many, unavailable
+from .call import Call
+from .files import load_rules
+from .identity import Identity
+from .pattern import Pattern, PatternTree, split
+from .plans import Plans, Provider
+from .rules import Match, Rule, Rules
+from .steps import AsyncSteps, Await, Decide, DecideEach, ReadLimits, SyncSteps
+
+log = logging.getLogger("headgate")
+
+RulesSpec: TypeAlias = "Rules | Iterable[Rule] | str | Path"
+Exempt: TypeAlias = "Callable[[Call], Any]"
+OnRefused: TypeAlias = "Callable[[Call, Refusal], Refusal]"
+L = TypeVar("L", RateLimiter, SyncRateLimiter)
+
+_NOT_TOLD_AGAIN = 1024
+
+
+class Passed(NamedTuple):
+    """Headers for the application's answer, and leases to end after it."""
+
+    headers: Sequence[tuple[str, str]] = ()
+    leases: Sequence[Any] = ()
+    decision: Decision[Any] | None = None
+
+
+Verdict: TypeAlias = "Passed | Refusal"
+PASS = Passed()
+
+
+class _Charge(NamedTuple):
+    rule: Rule
+    ask: Ask
+
+
+class Engine(Generic[L]):
+    """Rules, plans and identities over a limiter.
+
+    `rules`: a list, or the path of a file. `plans`: `Plans`, or if they are in the file, just who has which.
+    `exempt_paths`: patterns; they hold for paths exactly as sent.
+    `exempt`: a function of the call; whom it says yes to is not limited. `headers`: which are sent.
+    `on_refused`: a function of the call and the refusal, which gives the answer that is sent instead.
+    `on_unavailable`: what to do when the store is away, if not what is stored or the limiter says.
+    """
+
+    def __init__(
+        self,
+        limiter: L,
+        rules: RulesSpec = (),
+        *,
+        plans: Plans | Provider | None = None,
+        identity: Identity | None = None,
+        exempt_paths: Iterable[str] = (),
+        exempt: Exempt | None = None,
+        headers: Iterable[HeaderKind] = DEFAULT_HEADERS,
+        on_refused: OnRefused | None = None,
+        on_unavailable: OnUnavailable | None = None,
+    ) -> None:
+        self.limiter: L = limiter
+        self.rules, self._plans = _read(rules, plans)
+        self._identity = identity or Identity()
+        self._exempt_paths = _tree(exempt_paths)
+        self._exempt = exempt
+        self._plain = exempt is None and self._plans is None and not self._identity.waits
+        self._headers = Headers(headers)
+        self._on_refused = on_refused
+        self.on_unavailable = on_unavailable
+        self._amounts: dict[tuple[str, tuple[Limit, ...]], Mapping[str, Any]] = {}
+        self._told: set[str] = set()
+
+    def coroutine_functions(self) -> list[str]:
+        """What was given that has to be awaited."""
+        given = {"identity": self._identity.waits, "exempt": inspect.iscoroutinefunction(self._exempt)}
+        given["plans"] = self._plans is not None and self._plans.waits
+        given |= {f"cost of rule {rule.id!r}": inspect.iscoroutinefunction(rule.cost) for rule in self.rules}
+        return [what for what, waits in given.items() if waits]
+
+    def simple(self, call: Call) -> Ask | None:
+        """The short cut past the plan, for the call that most calls are: under one rule, and nobody has to be asked."""
+        matches = self.rules.match(call.method, call.path)
+        if len(matches) != 1 or not self._plain:
+            return None
+        rule = matches[0].rule
+        if rule.limits is None or rule.shadow or callable(rule.cost) or self._is_exempt_path(call):
+            return None
+        call.params = matches[0].params
+        return Ask(
+            self._identity.of(rule.per, call), rule.id, self._consumed(rule, rule.limits, rule.cost), rule.limits
+        )
+
+    def check_plan(self, call: Call, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
+        """`matches`: the rules to obey, if not those that the path leads to."""
+        if matches is None:
+            matches = self.rules.match(call.method, call.path)
+            if not matches or self._is_exempt_path(call):
+                return PASS
+        yield from self._identity.know_plan(call)
+        if self._exempt is not None and (yield from self._is_exempt_plan(call)):
+            return PASS
+        charges: list[_Charge] = []
+        shadows: list[_Charge] = []
+        for match in matches:
+            charge = yield from self._charge_plan(call, match)
+            if charge is not None:
+                (shadows if match.rule.shadow else charges).append(charge)
+        try:
+            decision = yield from self._decide_plan(charges, shadows)
+        except (RateLimiterUnavailable, ValidationError) as error:
+            return self.failed(call, error, *(charge.rule.id for charge in (*charges, *shadows)))
+        return PASS if decision is None else self.verdict(call, decision)
+
+    def failed(self, call: Call, error: Exception, *rule_ids: str) -> Verdict:
+        if isinstance(error, RateLimiterUnavailable):
+            return self._replaced(call, unavailable())
+        # The application has to go on, and its operators to hear of it.
+        self._tell_once(", ".join(rule_ids), error)
+        return PASS
+
+    def _is_exempt_path(self, call: Call) -> bool:
+        exempt = self._exempt_paths
+        return exempt is not None and call.sent_path == call.path and bool(exempt.find(split(call.path)))
+
+    def _is_exempt_plan(self, call: Call) -> Plan[bool]:
+        assert self._exempt is not None
+        self._identity.caller(call)
+        answer = self._exempt(call)
+        return bool((yield from Await(answer)) if inspect.isawaitable(answer) else answer)
+
+    def _charge_plan(self, call: Call, match: Match) -> Plan[_Charge | None]:
+        rule = match.rule
+        call.params = match.params
+        entity_id = self._identity.of(rule.per, call)
+        limits = rule.limits
+        if self._plans is not None:
+            self._identity.caller(call)
+            limits = (yield from self._plans.limits_plan(call, rule.id)) or limits
+        cost = rule.cost
+        if callable(cost):
+            cost = cost(call)
+            if inspect.isawaitable(cost):
+                cost = yield from Await(cost)
+        if limits is not None or isinstance(cost, Mapping):
+            consume = self._consumed(rule, limits or (), cost)
+        elif cost == 1:
+            return _Charge(rule, Ask(entity_id, rule.id))
+        else:
+            consume = dict.fromkeys((yield from ReadLimits(entity_id, rule.id)), cost) if cost else {}
+        return _Charge(rule, Ask(entity_id, rule.id, consume, limits)) if consume else None
+
+    def _consumed(self, rule: Rule, limits: tuple[Limit, ...], cost: Any) -> Mapping[str, Any]:
+        if isinstance(cost, Mapping):
+            names = {limit.name for limit in limits} or cost.keys()  # stored limits have to have them all
+            return {name: amount for name, amount in cost.items() if amount and name in names}
+        if callable(rule.cost):
+            return dict.fromkeys((limit.name for limit in limits), cost) if cost else {}
+        amounts = self._amounts.get((rule.id, limits))
+        if amounts is None:
+            amounts = self._amounts[rule.id, limits] = dict.fromkeys((limit.name for limit in limits), cost)
+        return amounts
+
+    def _decide_plan(self, charges: Sequence[_Charge], shadows: Sequence[_Charge]) -> Plan[Decision[Any] | None]:
+        if len(charges) == 1 and not shadows and charges[0].ask.consume is not None:
+            return (yield from Decide(charges[0].ask, self.on_unavailable))
+        asks: list[Ask | list[Ask]] = [charge.ask for charge in shadows]
+        if charges:
+            asks.append([charge.ask for charge in charges])
+        if not asks:
+            return None
+        decisions = yield from DecideEach(asks, self.on_unavailable)
+        for charge, decision in zip(shadows, decisions):
+            if not decision.allowed:
+                self.limiter.events.tell(
+                    "shadow.refused",
+                    rule=charge.rule.id,
+                    entity_id=decision.statuses[0].entity_id,
+                    retry_after_ms=decision.retry_after_ms,
+                )
+        return decisions[-1] if charges else None
+
+    def verdict(self, call: Call, decision: Decision[Any]) -> Verdict:
+        statuses, clock = decision.statuses, self.limiter.clock
+        if decision.allowed:
+            leases = decision.leases if decision.holds_slots else ()
+            return Passed(self._headers.of(statuses, clock), leases, decision)
+        refused = RateLimitExceeded(statuses)
+        return self._replaced(call, too_many(refused, self._headers.of_refusal(refused, clock)))
+
+    def _replaced(self, call: Call, refusal: Refusal) -> Refusal:
+        return refusal if self._on_refused is None else self._on_refused(call, refusal)
+
+    def _tell_once(self, rules: str, error: Exception) -> None:
+        if rules not in self._told and len(self._told) < _NOT_TOLD_AGAIN:
+            self._told.add(rules)
+            log.error("rule %s cannot be obeyed, and lets everything pass: %s", rules, error)
+
+
+def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
+    tree: PatternTree[None] | None = None
+    for path in paths:
+        tree = tree or PatternTree()
+        tree.add(Pattern(path), None)
+    return tree
+
+
+def bad_path(error: Exception) -> Refusal:
+    return problem(400, "", "Bad Request", str(error), [])
+
+
+def _read(rules: RulesSpec, plans: Plans | Provider | None) -> tuple[Rules, Plans | None]:
+    """A file has plans too, and all that is missing is whose is whose."""
+    found: Mapping[str, Any] = {}
+    if isinstance(rules, (str, Path)):
+        file = load_rules(rules)
+        rules, found = file.rules, file.plans
+        if found and plans is None:
+            raise ValidationError(f"the file has plans ({', '.join(found)}): plans= has to say who has which")
+        if found and isinstance(plans, Plans):
+            raise ValidationError("there are plans in the file and in plans=: give only what says who has which")
+    rules = rules if isinstance(rules, Rules) else Rules(rules)
+    if plans is not None and not isinstance(plans, Plans):
+        plans = Plans(found, plans)
+    if plans is not None:
+        plans.check(rules)
+    return rules, plans
+
+
+class SyncGate:
+    """The engine, run by threads."""
+
+    def __init__(self, engine: Engine[SyncRateLimiter]) -> None:
+        self.engine = engine
+        self._perform = SyncSteps(engine.limiter).perform
+        for what in engine.coroutine_functions():
+            raise ValidationError(f"{what} is a coroutine function, which nobody awaits where threads are served")
+
+    def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
+        engine = self.engine
+        ask = engine.simple(call) if matches is None else None
+        if ask is None:
+            return run(engine.check_plan(call, matches), self._perform)
+        try:
+            decision = engine.limiter.try_acquire(*ask, on_unavailable=engine.on_unavailable)  # type: ignore[arg-type]
+        except (RateLimiterUnavailable, ValidationError) as error:
+            return engine.failed(call, error, ask.resource)
+        return engine.verdict(call, decision)
+
+    @staticmethod
+    def end(leases: Iterable[Any]) -> None:
+        for lease in leases:
+            lease.__exit__(None, None, None)
+
+
+class AsyncGate:
+    """The engine, run by tasks."""
+
+    def __init__(self, engine: Engine[RateLimiter]) -> None:
+        self.engine = engine
+        self._perform = AsyncSteps(engine.limiter).perform
+
+    async def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
+        engine = self.engine
+        ask = engine.simple(call) if matches is None else None
+        if ask is None:
+            return await arun(engine.check_plan(call, matches), self._perform)
+        try:
+            decision = await engine.limiter.try_acquire(*ask, on_unavailable=engine.on_unavailable)  # type: ignore[arg-type]
+        except (RateLimiterUnavailable, ValidationError) as error:
+            return engine.failed(call, error, ask.resource)
+        return engine.verdict(call, decision)
+
+    @staticmethod
+    async def end(leases: Iterable[Any]) -> None:
+        for lease in leases:
+            await lease.__aexit__(None, None, None)

@@ -1,0 +1,178 @@
+"""FastAPI: limits as dependencies and as decorators. For whole applications there is the middleware of `asgi.py`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from fastapi import Depends
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+
+from ..core.errors import ValidationError
+from ..limiter import RateLimiter
+from .answer import Refusal
+from .asgi import AsgiCall
+from .call import BadPath
+from .engine import PASS, AsyncGate, Engine, Passed, Verdict, bad_path
+from .fields import Cost, Per
+from .views import ViewLimit, mark, matches, name_of, stacked
+
+__all__ = ["FastAPILimits", "RateLimit", "RateLimited"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HANDLERS = "starlette.exception_handlers"
+_HIDDEN = "_headgate"
+
+
+class RateLimited(HTTPException):
+    """What a dependency raises to refuse. It is answered as everywhere, unless the application has a handler for it."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        headers = {name: value for name, value in refusal.headers if name.lower() != "content-type"}
+        super().__init__(refusal.status, headers=headers)
+        self.refusal = refusal
+
+
+class FastAPILimits:
+    """`limits = FastAPILimits(limiter, identity=...)`, and then `@limits.limit("10/minute")` below `@app.get(...)`.
+
+    It takes what `Engine` takes, except for rules, which are the middleware's. `RateLimit(limits, "10/minute")` is a
+    dependency with the same settings.
+    """
+
+    def __init__(self, limiter: RateLimiter, **settings: Any) -> None:
+        for name in settings.keys() & {"rules", "exempt_paths"}:
+            raise ValidationError(f"{name} is about paths: say it to RateLimitMiddleware, which knows them")
+        self.gate = AsyncGate(Engine(limiter, **settings))
+
+    def limit(
+        self, limits: Any = None, *, id: str | None = None, cost: Cost = 1, per: Per = "caller", shadow: bool = False
+    ) -> Callable[[F], F]:
+        """The endpoint needs no `request`, and its place in the OpenAPI document stays as it is."""
+        added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow)
+
+        def decorate(endpoint: F) -> F:
+            view, all_limits = stacked(endpoint, added)
+            limited: F = mark(_checked_first(view, _Check(self.gate, all_limits)), view, all_limits)
+            return limited
+
+        return decorate
+
+
+class _Check:
+    """A dependency that checks limits before the endpoint runs, and ends their leases when the answer is sent."""
+
+    def __init__(self, gate: AsyncGate, limits: tuple[ViewLimit, ...]) -> None:
+        self._gate = gate
+        self._limits = limits
+        # FastAPI does not find out by itself what the annotations of an object's method mean.
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter("connection", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection),
+                inspect.Parameter("response", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Response),
+            ]
+        )
+
+    async def __call__(self, connection: HTTPConnection, response: Response) -> AsyncIterator[Passed]:
+        scope = connection.scope
+        if scope["type"] != "http":
+            yield PASS
+            return
+        endpoint: Any = scope.get("endpoint")
+        name = name_of(endpoint or RateLimit)
+        try:
+            verdict = await self._gate.check(
+                AsgiCall(scope), matches(self._limits, name, connection.path_params, scope)
+            )
+        except BadPath as error:
+            verdict = bad_path(error)
+        if isinstance(verdict, Refusal):
+            if _HANDLERS in scope:
+                scope[_HANDLERS][0].setdefault(RateLimited, _answer)
+            raise RateLimited(verdict)
+        try:
+            _add_headers(response, verdict)
+            yield verdict
+        finally:
+            await self._gate.end(verdict.leases)
+
+
+class RateLimit(_Check):
+    """`Depends(RateLimit(limiter, "10/minute"))`, on an endpoint, a router or the application.
+
+    Without an `id` each endpoint has buckets of its own; with one, all that depend on it share them. In place of the
+    limiter it takes `FastAPILimits`, or else the settings of `Engine`. An endpoint may look at the `decision` in it.
+    """
+
+    def __init__(
+        self,
+        limiter: RateLimiter | FastAPILimits,
+        limits: Any = None,
+        *,
+        id: str | None = None,
+        cost: Cost = 1,
+        per: Per = "caller",
+        shadow: bool = False,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(limiter, FastAPILimits):
+            limiter = FastAPILimits(limiter, **settings)
+        elif settings:
+            raise ValidationError(f"{', '.join(settings)}: say it to FastAPILimits, which has the settings here")
+        super().__init__(limiter.gate, (ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow),))
+
+
+async def _answer(request: Any, error: Any) -> Response:
+    response = Response(error.refusal.body, error.refusal.status)
+    _add_headers(response, error.refusal)
+    return response
+
+
+def _add_headers(response: Response, verdict: Verdict) -> None:
+    for name, value in verdict.headers:
+        response.headers.append(name, value)
+
+
+def _checked_first(endpoint: Callable[..., Any], check: _Check) -> Callable[..., Any]:
+    """The endpoint, with a dependency among its parameters that it does not get to see."""
+    signature = _signature(endpoint)
+    hidden = _HIDDEN
+    while hidden in signature.parameters:  # of a limit further inside
+        hidden += "_"
+
+    def ended(answer: Any, passed: Passed) -> Any:
+        if isinstance(answer, Response):  # FastAPI leaves it as it is, and the headers of dependencies out
+            _add_headers(answer, passed)
+        return answer
+
+    if inspect.iscoroutinefunction(endpoint):
+
+        @wraps(endpoint)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            passed = kwargs.pop(hidden, PASS)
+            return ended(await endpoint(*args, **kwargs), passed)
+
+    else:
+
+        @wraps(endpoint)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            passed = kwargs.pop(hidden, PASS)
+            return ended(endpoint(*args, **kwargs), passed)
+
+    added = inspect.Parameter(hidden, inspect.Parameter.KEYWORD_ONLY, annotation=Passed, default=Depends(check))
+    parameters = sorted([*signature.parameters.values(), added], key=lambda parameter: parameter.kind)
+    limited.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return limited
+
+
+def _signature(endpoint: Callable[..., Any]) -> inspect.Signature:
+    """With annotations as they are meant where the endpoint is written: FastAPI might look where its wrapper is."""
+    try:
+        return inspect.signature(endpoint, eval_str=True)
+    except Exception:  # it is for FastAPI to say what is wrong with them
+        return inspect.signature(endpoint)

@@ -1,0 +1,90 @@
+"""What the fields of a rule may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+from ..core.errors import ValidationError
+from ..core.limit import Limit
+from ..core.names import check_limit_name, check_resource
+from ..core.units import MAX_AMOUNT, tokens_to_milli
+
+Amount: TypeAlias = "int | float"
+Cost: TypeAlias = "Amount | Mapping[str, Amount] | Callable[[Any], Any]"
+Per = Literal["caller", "user", "organisation", "api_key", "address", "everyone"]
+
+_METHOD = re.compile(r"[A-Z][A-Z0-9_-]*")
+
+
+def check_id(id: str) -> str:
+    try:
+        return check_resource(id)
+    except ValidationError as error:
+        raise ValidationError(str(error).replace("resource", "rule id", 1)) from None
+
+
+def read_method(method: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """The methods of a rule, in capitals; None for all of them."""
+    if method is None or method == "*":
+        return None
+    parts = [method] if isinstance(method, str) else method
+    readable = isinstance(parts, Sequence) and all(isinstance(part, str) for part in parts)
+    methods = sorted({name.strip().upper() for name in "|".join(parts).split("|")}) if readable else [""]
+    if not all(_METHOD.fullmatch(name) for name in methods):
+        raise ValidationError(f"method must be like 'GET', 'GET|POST', ['GET', 'POST'] or '*', not {method!r}")
+    return tuple(methods)
+
+
+def check_priority(priority: int) -> int:
+    if type(priority) is not int:
+        raise ValidationError(f"priority must be a whole number, not {priority!r}")
+    return priority
+
+
+def check_flag(what: str, flag: bool) -> bool:
+    if not isinstance(flag, bool):
+        raise ValidationError(f"{what} must be true or false, not {flag!r}")
+    return flag
+
+
+def check_per(per: Per) -> Per:
+    if per not in get_args(Per):
+        raise ValidationError(f"per must be one of {', '.join(get_args(Per))}, not {per!r}")
+    return per
+
+
+def check_cost(cost: Cost) -> Cost:
+    if callable(cost):
+        return cost
+    if not isinstance(cost, Mapping):
+        tokens_to_milli(cost, "cost", most=MAX_AMOUNT)
+        return cost
+    if not cost:
+        raise ValidationError("cost must name a limit, like {'tokens': 5}, not {}")
+    for name, amount in cost.items():
+        tokens_to_milli(amount, f"cost of limit {check_limit_name(name)!r}", most=MAX_AMOUNT)
+    return MappingProxyType(dict(cost))
+
+
+def check_affordable(id: str, cost: Cost, limits: Sequence[Limit]) -> None:
+    """A cost of other limits would count nothing, and one that no bucket ever holds would refuse every request."""
+    if callable(cost):
+        return
+    amounts = cost if isinstance(cost, Mapping) else {limit.name: cost for limit in limits}
+    counted = [limit for limit in limits if limit.name in amounts]
+    if not counted:
+        has = ", ".join(limit.name for limit in limits)
+        raise ValidationError(f"rule {id!r} would limit nothing: its cost is of {', '.join(amounts)}, its limits {has}")
+    for limit in counted:
+        _check_amount_fits(id, amounts[limit.name], limit)
+
+
+def _check_amount_fits(id: str, amount: Amount, limit: Limit) -> None:
+    if amount > limit.capacity:
+        most = f"limit {limit.name!r} never holds more than {limit.capacity}"
+        raise ValidationError(f"rule {id!r} would refuse every request: its cost is {amount}, and {most}")
+    if limit.is_concurrent and amount != int(amount):
+        raise ValidationError(f"cost of rule {id!r} must be a whole number of slots {limit.name!r}, not {amount}")

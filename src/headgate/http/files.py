@@ -1,0 +1,119 @@
+"""Rules and plans from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import Any, NamedTuple
+
+from ..core.limit import Limit
+from .document import Node, read_document
+from .fields import check_affordable, check_cost, check_flag, check_id, check_per, check_priority, read_method
+from .limits import read_limits
+from .pattern import Pattern
+from .rules import Rule, Rules, clashes
+
+Plan = Mapping[str, tuple[Limit, ...]]
+
+OTHERS = "*"  # in a plan: every rule that it does not name
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "id": check_id,
+    "path": lambda path: Pattern(path).text,
+    "method": lambda method: read_method(method) or "*",
+    "limits": read_limits,
+    "priority": check_priority,
+    "cost": check_cost,
+    "shadow": partial(check_flag, "shadow"),
+    "per": check_per,
+    "also": partial(check_flag, "also"),
+}
+
+
+class RulesFile(NamedTuple):
+    """What a file of rules holds. `plans` are limits by plan and rule; `"*"` is every rule the plan does not name."""
+
+    rules: Rules
+    plans: Mapping[str, Plan]
+    sections: Mapping[str, Node]
+
+
+def load_rules(path: str | PathLike[str], sections: Iterable[str] = ()) -> RulesFile:
+    """Read `rules` and `plans` of a `.yaml` or `.toml` file, or raise DocumentError with all that is wrong with it.
+
+    `sections` are further ones that it may have. They are returned as they are: whoever reads them ends with
+    `node.document.check()`.
+    """
+    root = read_document(path)
+    others = tuple(sections)
+    found = root.fields(("rules", "plans", *others))
+    if isinstance(root.value, dict) and not found.keys() - {"plans"}:
+        root.wrong("there are no rules")
+    nodes = found["rules"].items() if "rules" in found else []
+    rules = _rules(nodes)
+    plans = _plans(found["plans"], _ids(nodes), rules.values()) if "plans" in found else {}
+    for node, rule in rules.items():
+        _check_cost(node, rule, plans)
+    root.document.check()
+    return RulesFile(Rules(rules.values()), plans, {name: found[name] for name in others if name in found})
+
+
+def _rules(nodes: Iterable[Node]) -> dict[Node, Rule]:
+    """Those with nothing wrong."""
+    rules = {node: rule for node in nodes if (rule := _rule(node))}
+    for at, clash in clashes([*rules.values()]):
+        [*rules][at].wrong(clash)
+    return rules
+
+
+def _rule(node: Node) -> Rule | None:
+    fields = node.fields(_FIELDS, required=["id"])
+    checked: dict[str, Any] = {
+        key: _limits(field) if key == "limits" else field.read(_FIELDS[key]) for key, field in fields.items()
+    }
+    if "id" not in checked or None in checked.values():
+        return None
+    # All that can still be wrong is that the cost and the limits do not go together.
+    return fields.get("cost", node).attempt(Rule, **checked)
+
+
+def _limits(node: Node) -> tuple[Limit, ...] | None:
+    """Each limit by itself first, for it may be on a line of its own."""
+    parts: list[Any] = []
+    if isinstance(node.value, list):
+        parts = [item.read(read_limits) for item in node.value]
+    elif isinstance(node.value, dict):
+        parts = [item.read(partial(Limit.parse, name)) for name, item in node.value.items()]
+    return None if None in parts else node.read(read_limits)
+
+
+def _ids(nodes: Iterable[Node]) -> list[str]:
+    """The ids of all rules, also of those with something wrong: a plan that names them is right."""
+    ids = [node.value["id"].value for node in nodes if isinstance(node.value, dict) and "id" in node.value]
+    return [id for id in ids if isinstance(id, str)]
+
+
+def _plans(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, Plan]:
+    plans: dict[str, Plan] = {}
+    for name, plan_node in node.entries().items():
+        named = plan_node.entries()
+        plan = {id: limits for id, limits_node in named.items() if (limits := _limits(limits_node))}
+        for id in named.keys() - {OTHERS, *ids}:
+            named[id].wrong(f"plan {name!r} is for a rule {id!r}: {node.document.meant(id, ids)}")
+        for rule in rules:
+            id = rule.id if rule.id in named else OTHERS
+            if id in plan:
+                named[id].attempt(check_affordable, rule.id, rule.cost, plan[id])
+        plans[name] = plan
+    return plans
+
+
+def _check_cost(node: Node, rule: Rule, plans: Mapping[str, Plan]) -> None:
+    """A cost by limit name is of limits that the rule has, by itself or in some plan."""
+    if rule.limits is None or not isinstance(rule.cost, Mapping):
+        return
+    alternatives = [rule.limits, *(plan.get(rule.id, plan.get(OTHERS, ())) for plan in plans.values())]
+    names = list(dict.fromkeys(limit.name for limits in alternatives for limit in limits))
+    for name, amount in node.entries()["cost"].entries().items():
+        if name not in names:
+            amount.wrong(f"cost is of a limit {name!r}: {node.document.meant(name, names)}")

@@ -1,0 +1,120 @@
+"""Who calls: the user, else the organisation, else the API key, else the address, else nobody in particular."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+from ..core.errors import ValidationError
+from ..plan import Plan
+from .addresses import Addresses
+from .call import Call
+from .fields import Per
+from .steps import Await
+
+Resolver: TypeAlias = "Callable[[Call], Any]"
+
+ANONYMOUS = "anonymous"
+EVERYONE = "everyone"
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")
+_HASHED = "hash:"
+
+
+def header(name: str) -> Resolver:
+    """The value of a header, as `api_key=header("x-api-key")`.
+
+    Anybody can send any value: use it where a proxy or a middleware in front has checked it.
+    """
+    wanted = name.lower()
+    return lambda call: call.header(wanted)
+
+
+def bearer(call: Call) -> str | None:
+    """The token of `Authorization: Bearer ...`. The same holds for it."""
+    scheme, _, token = (call.header("authorization") or "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+class Identity:
+    """Each of `user`, `organisation`, `api_key` and `address` is a function of the call; None from it: not known.
+
+    Without them: the user that the framework knows, no organisation, no API key, and the address of the client, behind
+    such `addresses` as are believed. A key that nobody has checked is no identity: whoever sends another each time
+    would never be limited. So `api_key` has to be told where checked keys are.
+
+    API keys are hashed, with `secret` if it is given, before they are used for anything.
+    """
+
+    def __init__(
+        self,
+        *,
+        user: Resolver | None = None,
+        organisation: Resolver | None = None,
+        api_key: Resolver | None = None,
+        address: Resolver | None = None,
+        addresses: Addresses | None = None,
+        secret: bytes = b"",
+    ) -> None:
+        if not isinstance(secret, bytes) or len(secret) > blake2b.MAX_KEY_SIZE:
+            raise ValidationError(f"secret must be at most {blake2b.MAX_KEY_SIZE} bytes")  # and is not shown
+        self._secret = secret
+        own = {"user": user, "organisation": organisation, "api_key": api_key, "address": address}
+        for kind, resolver in own.items():
+            if resolver is not None and not callable(resolver):
+                raise ValidationError(f"{kind} must be a function of the call, not {resolver!r}")
+        own["user"] = user or (lambda call: call.user)
+        own["address"] = address or (addresses or Addresses()).of
+        self._resolvers = {kind: resolver for kind, resolver in own.items() if resolver is not None}
+        self._waits = [kind for kind, resolver in self._resolvers.items() if inspect.iscoroutinefunction(resolver)]
+        self._named = lru_cache(4096)(self._name)
+
+    def know_plan(self, call: Call) -> Plan[None]:
+        """Await those functions that are coroutine functions; the rest is for `of`."""
+        known = {}
+        for kind in self._waits:
+            known[kind] = yield from Await(self._resolvers[kind](call))
+        call.known = known
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waits)
+
+    def caller(self, call: Call) -> str:
+        if call.caller is None:
+            for kind in self._resolvers:
+                found = self._resolve(kind, call)
+                if found is not None:
+                    call.caller = found
+                    return found
+            call.caller = ANONYMOUS
+        return call.caller
+
+    def of(self, per: Per, call: Call) -> str:
+        """Whose bucket it is. Of a kind that is not known here, the caller's."""
+        if per == "caller":
+            return self.caller(call)
+        return EVERYONE if per == "everyone" else self._resolve(per, call) or self.caller(call)
+
+    def _resolve(self, kind: str, call: Call) -> str | None:
+        resolver = self._resolvers.get(kind)
+        if resolver is None:
+            return None
+        value = call.known[kind] if kind in call.known else resolver(call)
+        if value is None or value == "":
+            return None
+        if type(value) is not str and inspect.iscoroutine(value):
+            value.close()
+            raise ValidationError(f"{kind} has returned a coroutine: give a coroutine function, or an ordinary one")
+        return self._name(kind, value) if kind == "api_key" else self._named(kind, str(value))
+
+    def _name(self, kind: str, value: Any) -> str:
+        """A name that can be an entity's: as it is, or hashed, if it is a secret or of other characters."""
+        value = str(value)
+        if kind == "api_key" or not _PLAIN.fullmatch(value) or value.startswith(_HASHED):
+            data = value.encode("utf-8", "surrogatepass")
+            value = _HASHED + blake2b(data, digest_size=16, key=self._secret).hexdigest()
+        return f"{kind}:{value}"

@@ -1,0 +1,63 @@
+"""Limits as people write them in rules and plans: names may be left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..core.errors import ValidationError
+from ..core.limit import Limit, by_name
+
+_UNNAMED = "unnamed"
+_SEPARATOR = re.compile(r"[;,]")
+
+
+def read_limits(spec: Any) -> tuple[Limit, ...]:
+    """Read `"10/minute burst 20"`, several as `"10/second; 100/minute"` or a list, or `{"rpm": "10/minute"}`.
+
+    A limit may be named, as in `"rpm=10/minute"`. Otherwise it is named after its period: `minute`, or `minute15` for
+    `"5/15 minutes"`; slots are named `concurrent`. So two limits over the same period have the same name, and a bucket
+    keeps what was used of it when one takes the place of the other.
+    """
+    limits = tuple(by_name(_limits(spec)).values())
+    if not limits:
+        raise ValidationError(f"limits must be like '10/minute' or ['10/second', '100/minute'], not {spec!r}")
+    return limits
+
+
+def _limits(spec: Any) -> Iterable[Limit]:
+    if isinstance(spec, Limit):
+        return [spec]
+    if isinstance(spec, str):
+        return [_limit(part) for part in _SEPARATOR.split(spec)]
+    if isinstance(spec, Mapping):
+        return [Limit.parse(name, text) for name, text in spec.items()]
+    if isinstance(spec, Iterable) and not isinstance(spec, (bytes, bytearray)):
+        return [limit for part in spec for limit in _part(part)]
+    return []
+
+
+def _part(part: Any) -> Iterable[Limit]:
+    if not isinstance(part, (str, Limit)):
+        raise ValidationError(f"limits must be texts like '10/minute' or Limit objects, not {part!r}")
+    return _limits(part)
+
+
+def _limit(text: str) -> Limit:
+    name, named, spec = text.partition("=")
+    if named:
+        return Limit.parse(name.strip(), spec)
+    try:
+        limit = Limit.parse(_UNNAMED, text)
+    except ValidationError as error:
+        raise ValidationError(str(error).replace(f"limit {_UNNAMED!r}", "limit")) from None
+    return Limit.from_stored(_name(limit), limit.capacity_milli, limit.refill_milli, limit.period_ms)
+
+
+def _name(limit: Limit) -> str:
+    if limit.is_concurrent:
+        return "concurrent"
+    period = str(Limit.from_stored(_UNNAMED, 1, 1, limit.period_ms)).partition("/")[2]
+    unit = period.lstrip("0123456789")
+    return unit + period.removesuffix(unit)

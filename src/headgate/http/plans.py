@@ -1,0 +1,126 @@
+"""Plans: what a caller has paid for, and which limits that makes of a rule's."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.limit import Limit
+from ..plan import Plan
+from .call import Call
+from .fields import check_affordable
+from .limits import read_limits
+from .rules import Rules
+from .steps import Await, ReadMetadata
+
+log = logging.getLogger("headgate")
+
+Provider: TypeAlias = "Mapping[str, str] | Callable[[Call], Any] | Literal['stored']"
+ANY_RULE = "*"
+_CAPACITY = 100_000
+_AGAIN_SECONDS = 1.0  # while one asks anew, the others go on with what was known
+
+
+class Plans:
+    """`plans`: by plan, the limits of each rule by its id, or `"*"` for those it does not name; or limits, for all.
+
+    `of` gives the plan of a caller: a mapping by caller, a function of the call (`call.caller` is who calls), which may
+    be a coroutine function, or `"stored"`: what `metadata["plan"]` of the caller's entity says. Answers are kept for
+    `ttl` seconds. Who has no plan has `default`; and if there is none, or it does not name the rule, the rule's limits
+    hold. A plan that cannot be found out is the one that was known before.
+    """
+
+    def __init__(
+        self, plans: Mapping[str, Any], of: Provider, *, default: str | None = None, ttl: float = 60.0
+    ) -> None:
+        self._limits = {name: _by_rule(name, limits) for name, limits in plans.items()}
+        if not (callable(of) or isinstance(of, Mapping) or of == "stored"):
+            raise ValidationError(f"of must be a mapping, a function of the call or 'stored', not {of!r}")
+        if default is not None and default not in self._limits:
+            raise ValidationError(f"default is {default!r}; there are the plans {', '.join(self._limits) or 'none'}")
+        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not ttl >= 0:
+            raise ValidationError(f"ttl must be a number of seconds, not {ttl!r}")
+        self._of = of
+        self.waits = inspect.iscoroutinefunction(of)
+        self._default = default
+        self._ttl = ttl
+        self._known: dict[str, tuple[float, str | None]] = {}
+        self._told: set[Any] = set()
+
+    def check(self, rules: Rules) -> None:
+        """Whether the limits of every plan go with what the rules cost."""
+        for name, by_rule in self._limits.items():
+            for rule in rules:
+                limits = by_rule.get(rule.id, by_rule.get(ANY_RULE))
+                if limits is not None:
+                    try:
+                        check_affordable(rule.id, rule.cost, limits)
+                    except ValidationError as error:
+                        raise ValidationError(f"plan {name!r}: {error}") from None
+
+    def limits_plan(self, call: Call, rule_id: str) -> Plan[tuple[Limit, ...] | None]:
+        """What the caller's plan says of the rule; None if nothing."""
+        name = yield from self._name_plan(call)
+        limits = self._limits.get(name) if name is not None else None
+        if limits is None:
+            if name is not None and name not in self._told and len(self._told) < _CAPACITY:
+                self._told.add(name)
+                log.warning("a caller has the plan %.80r, which there is not: the default holds", name)
+            limits = self._limits.get(self._default) if self._default is not None else None
+        return limits.get(rule_id, limits.get(ANY_RULE)) if limits else None
+
+    def forget(self, caller: str | None = None) -> None:
+        """Ask for the plan of a caller, or of all, anew: it has changed."""
+        if caller is None:
+            self._known.clear()
+        else:
+            self._known.pop(caller, None)
+
+    def _name_plan(self, call: Call) -> Plan[str | None]:
+        caller = call.caller or ""
+        if isinstance(self._of, Mapping):
+            return self._of.get(caller)
+        now = time.monotonic()
+        until, name = self._known.get(caller, (0.0, None))
+        if now < until:
+            return name
+        self._keep(caller, now + _AGAIN_SECONDS, name) if until else None
+        try:
+            name = yield from self._ask_plan(call, caller)
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            away = isinstance(error, RateLimiterUnavailable)
+            log.warning("the plan of a caller could not be found out: %s", error, exc_info=not away)
+            self._keep(caller, now + _AGAIN_SECONDS, name)
+        else:
+            self._keep(caller, now + self._ttl, name)
+        return name
+
+    def _ask_plan(self, call: Call, caller: str) -> Plan[str | None]:
+        if self._of == "stored":
+            found = (yield from ReadMetadata(caller)).get("plan")
+        else:
+            assert callable(self._of)
+            found = self._of(call)
+            if inspect.isawaitable(found):
+                found = yield from Await(found)
+        return None if found is None else str(found)
+
+    def _keep(self, caller: str, until: float, name: str | None) -> None:
+        if len(self._known) >= _CAPACITY:
+            self._known.clear()
+        self._known[caller] = (until, name)
+
+
+def _by_rule(name: str, limits: Any) -> dict[str, tuple[Limit, ...]]:
+    if not isinstance(limits, Mapping):
+        return {ANY_RULE: read_limits(limits)}
+    try:
+        return {rule_id: read_limits(spec) for rule_id, spec in limits.items()}
+    except ValidationError as error:
+        raise ValidationError(f"plan {name!r}: {error}") from None

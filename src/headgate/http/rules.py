@@ -1,0 +1,181 @@
+"""Rules: which limits hold for which requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ..core.errors import ValidationError
+from ..core.limit import Limit
+from .fields import (
+    Cost,
+    Per,
+    check_affordable,
+    check_cost,
+    check_flag,
+    check_id,
+    check_per,
+    check_priority,
+    read_method,
+)
+from .limits import read_limits
+from .pattern import Pattern, PatternTree, split
+
+# How many answers are remembered, and of how long a path: nobody can fill the memory with paths made up.
+_RECENT = 1024
+_LONGEST = 256
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Rule:
+    """Which requests are limited, how, and together with whom.
+
+    `id` names the rule, and is the resource of its buckets.
+    `path` is a pattern: `*` and `{name}` are one segment, `**` is any number of them. `method` is one, several
+    (`"GET|POST"` or a list), or None for all; GET means HEAD too.
+    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. None: those stored in the limiter.
+    `cost` is taken from every limit, or given by limit name, or a function of the call.
+    `shadow`: count and report, but never refuse. `also`: count in addition to the rule that decides.
+    `per`: whose bucket it is. Callers have each their own, unless it is that of their organisation, say, or everyone's.
+    """
+
+    id: str
+    path: str
+    method: tuple[str, ...] | None
+    limits: tuple[Limit, ...] | None
+    priority: int
+    cost: Cost
+    shadow: bool
+    per: Per
+    also: bool
+    pattern: Pattern = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        id: str,
+        path: str = "/**",
+        *,
+        method: str | Sequence[str] | None = None,
+        limits: Any = None,
+        priority: int = 0,
+        cost: Cost = 1,
+        shadow: bool = False,
+        per: Per = "caller",
+        also: bool = False,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "id", check_id(id))
+        put(self, "path", path)
+        put(self, "pattern", Pattern(path))
+        put(self, "method", read_method(method))
+        put(self, "limits", None if limits is None else read_limits(limits))
+        put(self, "priority", check_priority(priority))
+        put(self, "cost", check_cost(cost))
+        put(self, "shadow", check_flag("shadow", shadow))
+        put(self, "per", check_per(per))
+        put(self, "also", check_flag("also", also))
+        if self.limits:
+            check_affordable(id, self.cost, self.limits)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the search ends here."""
+        return not (self.also or self.shadow)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The rule with the smallest is tried first."""
+        return -self.priority, self.pattern.specificity, self.method is None
+
+
+class Match(NamedTuple):
+    """A rule that a request is counted under, and what the parameters of its path are."""
+
+    rule: Rule
+    params: Mapping[str, str]
+
+
+class Rules:
+    """Rules, compiled once.
+
+    They are tried in this order: those of the highest `priority` first; of these the most specific, compared segment by
+    segment, a literal before `*` and `{name}`, these before the end of the path, and that before `**`; then those that
+    name a method; then as they were given. Iterating yields them so.
+
+    A request is counted under the rule that decides, which is the first that matches and is neither `also` nor
+    `shadow`; and with it under every `also` rule that matches, wherever it stands, and every `shadow` rule that matches
+    and stands before the one that decides, for it would decide if it alone were no shadow.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        given = tuple(rules)
+        for _, clash in clashes(given):
+            raise ValidationError(clash)
+        self._rules = [(rule, _answered(rule.method)) for rule in sorted(given, key=lambda rule: rule.rank)]
+        self._by_id = {rule.id: rule for rule, _ in self._rules}
+        self._tree: PatternTree[int] = PatternTree()  # of places in the list
+        for place, (rule, _) in enumerate(self._rules):
+            self._tree.add(rule.pattern, place)
+        self._recent: dict[tuple[str, str], tuple[Match, ...]] = {}
+
+    def match(self, method: str, path: str) -> tuple[Match, ...]:
+        """The rules a request is counted under: the others in their order, then the one that decides, if any does.
+
+        `path` is decoded and clean: no `//`, no dot segments. A slash at its end means nothing.
+        """
+        matches = self._recent.get((method, path))
+        if matches is None:
+            matches = self._find(method.upper(), path)
+            if len(path) + len(method) <= _LONGEST:
+                if len(self._recent) >= _RECENT:
+                    self._recent.clear()
+                self._recent[method, path] = matches
+        return matches
+
+    def _find(self, method: str, path: str) -> tuple[Match, ...]:
+        matches: list[Match] = []
+        decides: list[Match] = []
+        for place, params in sorted(self._tree.find(split(path))):
+            rule, methods = self._rules[place]
+            if (methods is None or method in methods) and (rule.also or not decides):
+                match = Match(rule, MappingProxyType(params) if params else _NOTHING)
+                (decides if rule.decides else matches).append(match)
+        return (*matches, *decides)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def __getitem__(self, id: str) -> Rule:
+        return self._by_id[id]
+
+
+def _answered(methods: tuple[str, ...] | None) -> frozenset[str] | None:
+    if methods is None:
+        return None
+    return frozenset((*methods, "HEAD")) if "GET" in methods else frozenset(methods)
+
+
+def clashes(rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
+    """The rules that cannot be with one before them, by their place in the list, and why."""
+    ids: dict[str, int] = {}
+    deciding: dict[Any, Rule] = {}
+    for at, rule in enumerate(rules):
+        if not isinstance(rule, Rule):
+            raise ValidationError(f"rules must be Rule objects, not {rule!r}")
+        if ids.setdefault(rule.id, at) != at:
+            yield at, f"rule {rule.id!r} is there twice: each needs an id of its own"
+        elif rule.decides:
+            same = rule.priority, _answered(rule.method), rule.pattern.segments
+            other = deciding.setdefault(same, rule)
+            if other is not rule:
+                why = f"{other.id!r} matches the same requests at the same priority"
+                yield at, f"rule {rule.id!r} would never decide: {why}; join them, or change a priority, or use `also`"

@@ -1,0 +1,94 @@
+"""What the engine asks of the limiter and of the application: the steps of its plan, and the two ways to take them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import EntityNotFound, ValidationError
+from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
+from ..plan import Call as Step
+
+
+@dataclass(frozen=True, slots=True)
+class Decide(Step[Decision[Any]]):
+    ask: Ask
+    on_unavailable: OnUnavailable | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecideEach(Step[list[Decision[Any]]]):
+    asks: Sequence[Ask | Sequence[Ask]]
+    on_unavailable: OnUnavailable | None
+
+
+@dataclass(frozen=True, slots=True)
+class Await(Step[Any]):
+    """What a coroutine function of the application's has returned."""
+
+    awaitable: Awaitable[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetadata(Step[dict[str, Any]]):
+    """Of an entity; empty if there is none."""
+
+    entity_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits(Step[list[str]]):
+    """The names of the limits stored for an entity on a resource."""
+
+    entity_id: str
+    resource: str
+
+
+class SyncSteps:
+    def __init__(self, limiter: SyncRateLimiter) -> None:
+        if not isinstance(limiter, SyncRateLimiter):
+            raise ValidationError(f"limiter must be a SyncRateLimiter here, where threads are served, not {limiter!r}")
+        self._limiter = limiter
+
+    def perform(self, step: Step[Any]) -> Any:
+        limiter = self._limiter
+        if isinstance(step, Decide):
+            return limiter.try_acquire(*step.ask, on_unavailable=step.on_unavailable)  # type: ignore[arg-type]
+        if isinstance(step, DecideEach):
+            return limiter.try_acquire_each(step.asks, on_unavailable=step.on_unavailable)
+        if isinstance(step, ReadLimits):
+            return [limit.name for limit in limiter.resolve_limits(step.entity_id, step.resource)[0]]
+        if isinstance(step, ReadMetadata):
+            try:
+                return limiter.get_entity(step.entity_id).metadata
+            except EntityNotFound:
+                return {}
+        assert isinstance(step, Await)
+        if inspect.iscoroutine(step.awaitable):
+            step.awaitable.close()
+        raise ValidationError("a coroutine function was given for an identity, a plan or a cost: nobody awaits it here")
+
+
+class AsyncSteps:
+    def __init__(self, limiter: RateLimiter) -> None:
+        if not isinstance(limiter, RateLimiter):
+            raise ValidationError(f"limiter must be a RateLimiter here, where tasks are served, not {limiter!r}")
+        self._limiter = limiter
+
+    async def perform(self, step: Step[Any]) -> Any:
+        limiter = self._limiter
+        if isinstance(step, Decide):
+            return await limiter.try_acquire(*step.ask, on_unavailable=step.on_unavailable)  # type: ignore[arg-type]
+        if isinstance(step, DecideEach):
+            return await limiter.try_acquire_each(step.asks, on_unavailable=step.on_unavailable)
+        if isinstance(step, ReadLimits):
+            return [limit.name for limit in (await limiter.resolve_limits(step.entity_id, step.resource))[0]]
+        if isinstance(step, ReadMetadata):
+            try:
+                return (await limiter.get_entity(step.entity_id)).metadata
+            except EntityNotFound:
+                return {}
+        assert isinstance(step, Await)
+        return await step.awaitable

@@ -1,0 +1,91 @@
+"""WSGI middleware: any WSGI application behind rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+from ..limiter import SyncRateLimiter
+from .answer import Refusal
+from .call import BadPath, Call
+from .engine import Engine, RulesSpec, SyncGate, bad_path
+
+Environ: TypeAlias = "dict[str, Any]"
+App: TypeAlias = "Callable[[Environ, Callable[..., Any]], Iterable[bytes]]"
+
+
+class WsgiCall(Call):
+    """`native` is the environ."""
+
+    __slots__ = ()
+
+    def __init__(self, environ: Environ) -> None:
+        path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace")
+        super().__init__(environ["REQUEST_METHOD"], path or "/", environ)
+
+    def headers(self, name: str) -> list[str]:
+        # A server has joined those of one name by commas, and whether it has nobody knows.
+        key = name.upper().replace("-", "_")
+        value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
+        return [] if value is None else value.split(",")
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.get("REMOTE_ADDR") or None
+
+    @property
+    def user(self) -> str | None:
+        return self.native.get("REMOTE_USER") or None
+
+
+class RateLimitWsgiMiddleware:
+    """`app.wsgi_app = RateLimitWsgiMiddleware(app.wsgi_app, limiter, rules)`.
+
+    It takes what `Engine` takes. What was decided is in `environ["headgate"]`.
+    """
+
+    def __init__(self, app: App, limiter: SyncRateLimiter, rules: RulesSpec, **settings: Any) -> None:
+        self.app = app
+        self.gate = SyncGate(Engine(limiter, rules, **settings))
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            verdict = self.gate.check(WsgiCall(environ))
+        except BadPath as error:
+            verdict = bad_path(error)
+        if isinstance(verdict, Refusal):
+            headers = [*verdict.headers, ("Content-Length", str(len(verdict.body)))]
+            start_response(f"{verdict.status} {HTTPStatus(verdict.status).phrase}", headers)
+            return [verdict.body]
+        environ["headgate"] = verdict.decision
+
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            return start_response(status, [*headers, *verdict.headers], *rest)
+
+        if not verdict.leases:
+            return self.app(environ, start)
+        try:
+            body = self.app(environ, start)
+        except BaseException:
+            self.gate.end(verdict.leases)
+            raise
+        return _Body(body, lambda: self.gate.end(verdict.leases))
+
+
+class _Body:
+    """An answer on its way. When the server has sent it, or given up, it says so."""
+
+    def __init__(self, body: Iterable[bytes], at_end: Callable[[], None]) -> None:
+        self._body = body
+        self._at_end = at_end
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            if (close := getattr(self._body, "close", None)) is not None:
+                close()
+        finally:
+            self._at_end()

@@ -1,0 +1,343 @@
+"""Rules from files: what is read, and that every mistake is reported with its line, in YAML and TOML alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from document_writers import TomlWriter, YamlWriter
+from hypothesis import given
+from hypothesis import strategies as st
+from rules_helpers import PATTERNS, assert_like, problems
+
+from headgate import Limit
+from headgate.http.document import DocumentError
+from headgate.http.files import RulesFile, load_rules
+from headgate.http.rules import Per, Rule, read_limits
+
+YAML = """\
+# who may do how much
+rules:
+  - id: search
+    method: GET
+    path: /search/**
+    limits: 10/minute burst 20
+    cost: 1
+  - id: chat
+    method: [POST, put]
+    path: /chat/{room}
+    limits: {rpm: 60/minute, tpm: 10_000/minute}
+    cost: {rpm: 1, tpm: 0.5}
+    per: organisation
+    priority: -5
+  - id: all
+    limits: [100/second, day=1000/day]
+    shadow: true
+    also: true
+    per: everyone
+  - id: stored
+plans:
+  pro:
+    search: 100/minute
+    chat: {rpm: 600/minute, tpm: 100_000/minute}
+    "*": 1000/minute       # every rule the plan does not name
+  free: {}
+"""
+TOML = """\
+# who may do how much
+[[rules]]
+id = "search"
+method = "GET"
+path = "/search/**"
+limits = "10/minute burst 20"
+cost = 1
+
+[[rules]]
+id = "chat"
+method = ["POST", "put"]
+path = "/chat/{room}"
+limits = {rpm = "60/minute", tpm = "10_000/minute"}
+cost = {rpm = 1, tpm = 0.5}
+per = "organisation"
+priority = -5
+
+[[rules]]
+id = "all"
+limits = ["100/second", "day=1000/day"]
+shadow = true
+also = true
+per = "everyone"
+
+[[rules]]
+id = "stored"
+
+[plans.pro]
+search = "100/minute"
+chat = {rpm = "600/minute", tpm = "100_000/minute"}
+"*" = "1000/minute"  # every rule the plan does not name
+
+[plans.free]
+"""
+
+
+def load(folder: Path, suffix: str, text: str, **options: Any) -> RulesFile:
+    path = folder / f"rules.{suffix}"
+    path.write_text(text)
+    return load_rules(path, **options)
+
+
+@pytest.mark.parametrize(("suffix", "text"), [("yaml", YAML), ("yml", YAML), ("toml", TOML), ("YAML", YAML)])
+def test_a_file(tmp_path: Path, suffix: str, text: str) -> None:
+    file = load(tmp_path, suffix, text)
+    assert {rule.id: rule for rule in file.rules} == {
+        "search": Rule("search", "/search/**", method="GET", limits="10/minute burst 20"),
+        "chat": Rule(
+            "chat",
+            "/chat/{room}",
+            method="POST|PUT",
+            limits={"rpm": "60/minute", "tpm": "10000/minute"},
+            cost={"rpm": 1, "tpm": 0.5},
+            per="organisation",
+            priority=-5,
+        ),
+        "all": Rule("all", limits="100/second; 1000/day", shadow=True, also=True, per="everyone"),
+        "stored": Rule("stored"),
+    }
+    pro = {"search": "100/minute", "chat": "rpm=600/minute; tpm=100000/minute", "*": "1000/minute"}
+    assert file.plans == {"pro": {id: read_limits(limits) for id, limits in pro.items()}, "free": {}}
+    assert file.sections == {}
+
+
+MISTAKES = [
+    (
+        "an unknown key",
+        "rules:\n  - id: x\n    limts: 1/s",
+        '[[rules]]\nid = "x"\nlimts = "1/s"',
+        ["3: 'limts' is no key of an entry of rules: did you mean 'limits'?"],
+    ),
+    (
+        "an unknown section",
+        "rules: []\nplan:\n  pro: {}",
+        "rules = []\n[plan]\npro = {}",
+        ["2: 'plan' is no key of the file: did you mean 'plans'?"],
+    ),
+    (
+        "nothing like what is known",
+        "rules: []\nzzz: 1",
+        "rules = []\nzzz = 1",
+        ["2: 'zzz' is no key of the file: known are rules, plans"],
+    ),
+    (
+        "a limit among others",
+        "rules:\n  - id: x\n    limits:\n      - 1/s\n      - 10/fortnight",
+        '[[rules]]\nid = "x"\nlimits = [\n  "1/s",\n  "10/fortnight",\n]',
+        ["5: limit cannot be read from '10/fortnight'"],
+    ),
+    (
+        "a limit by name",
+        "rules:\n  - id: x\n    limits:\n      rpm: 1/s\n      tpm: 7",
+        '[[rules]]\nid = "x"\n[rules.limits]\nrpm = "1/s"\ntpm = 7',
+        ["5: limit 'tpm' cannot be read from 7"],
+    ),
+    (
+        "one limit twice",
+        "rules:\n  - id: x\n    limits: 1/s; 2/1000ms",
+        '[[rules]]\nid = "x"\nlimits = "1/s; 2/1000ms"',
+        ["3: limit 'second' is given twice"],
+    ),
+    (
+        "wrong types",
+        "rules:\n- id: 5\n  priority: high\n  shadow: yes\n  also: 1\n  per: [user]\n  cost: [1]\n  path: 7",
+        '[[rules]]\nid = 5\npriority = "high"\nshadow = "yes"\nalso = 1\nper = ["user"]\ncost = [1]\npath = 7',
+        [
+            "2: rule id must be a string, not 5",
+            "3: priority must be a whole number, not 'high'",
+            "4: shadow must be true or false, not 'yes'",
+            "5: also must be true or false, not 1",
+            "6: per must be one of",
+            "7: cost must be a number, not [1]",
+            "8: path must start with '/'",
+        ],
+    ),
+    (
+        "a pattern and a method",
+        "rules:\n\n  - id: x\n    path: /files/*.json\n    method: GET POST",
+        '\n[[rules]]\nid = "x"\npath = "/files/*.json"\nmethod = "GET POST"',
+        ["4: path '/files/*.json' cannot have '*' in '*.json'", "5: method must be like"],
+    ),
+    (
+        "no id",
+        "rules:\n  - path: /a\n\n  - path: /b",
+        '\n[[rules]]\npath = "/a"\n[[rules]]\npath = "/b"',
+        ["2: an entry of rules lacks 'id'", "4: an entry of rules lacks 'id'"],
+    ),
+    (
+        "not rules",
+        "rules:\n  x: {}\nplans:\n  - pro",
+        '[rules]\nx = {}\n[[plans]]\na = "b"',
+        ["1: rules must be a list, not keys with values", "3: plans must be keys with values, not a list"],
+    ),
+    (
+        "not a rule, not a plan",
+        "rules:\n  - 7\nplans:\n  pro: 1/s",
+        'rules = [\n  7\n]\nplans.pro = "1/s"',
+        ["2: an entry of rules must be keys with values, not 7", "4: pro must be keys with values, not '1/s'"],
+    ),
+    (
+        "two of one id",
+        "rules:\n  - id: x\n  - path: /a\n    id: x",
+        '[[rules]]\nid = "x"\n[[rules]]\npath = "/a"\nid = "x"',
+        ["3: rule 'x' is there twice"],
+    ),
+    (
+        "two for the same",
+        "rules:\n  - id: x\n  - id: z\n    method: '*'",
+        '[[rules]]\nid = "x"\n[[rules]]\nid = "z"\nmethod = "*"',
+        ["3: rule 'z' would never decide: 'x' matches the same"],
+    ),
+    (
+        "a plan for no rule",
+        "rules:\n  - id: search\nplans:\n  pro:\n    serch: 1/s\n    nothing-like-it: 1/s",
+        '[[rules]]\nid = "search"\n[plans]\n[plans.pro]\nserch = "1/s"\nnothing-like-it = "1/s"',
+        [
+            "5: plan 'pro' is for a rule 'serch': did you mean 'search'?",
+            "6: plan 'pro' is for a rule 'nothing-like-it': known are search",
+        ],
+    ),
+    (
+        "a limit of a plan",
+        "rules:\n  - id: x\nplans:\n  pro:\n    x: 10",
+        '[[rules]]\nid = "x"\n[plans]\n[plans.pro]\nx = 10',
+        ["5: limits must be like '10/minute'"],
+    ),
+    (
+        "a cost of no limit",
+        "rules:\n  - id: x\n    limits: rpm=9/s\n    cost:\n      rpm: 1\n      tpm: 1",
+        '[[rules]]\nid = "x"\nlimits = "rpm=9/s"\n[rules.cost]\nrpm = 1\ntpm = 1',
+        ["6: cost is of a limit 'tpm': did you mean 'rpm'?"],
+    ),
+    (
+        "a cost of none of the limits",
+        "rules:\n  - id: x\n    cost: {tpm: 1}\n    limits: 5/s",
+        '[[rules]]\nid = "x"\ncost = {tpm = 1}\nlimits = "5/s"',
+        ["3: rule 'x' would limit nothing: its cost is of tpm, its limits second"],
+    ),
+    (
+        "a cost of none of the limits of a plan",
+        "rules:\n  - id: x\n    cost: {tpm: 1}\nplans:\n  pro:\n    '*': 5/s",
+        '[[rules]]\nid = "x"\ncost = {tpm = 1}\n\n[plans.pro]\n"*" = "5/s"',
+        ["6: rule 'x' would limit nothing: its cost is of tpm, its limits second"],
+    ),
+    (
+        "a cost too large",
+        "rules:\n  - id: x\n    cost: 7\n    limits: 5/s",
+        '[[rules]]\nid = "x"\ncost = 7\nlimits = "5/s"',
+        ["3: rule 'x' would refuse every request: its cost is 7, and limit 'second' never holds more than 5"],
+    ),
+    (
+        "a cost too large for a plan",
+        "rules:\n  - id: x\n    cost: 7\nplans:\n  pro:\n    '*': 5/s",
+        '[[rules]]\nid = "x"\ncost = 7\n\n[plans.pro]\n"*" = "5/s"',
+        ["6: rule 'x' would refuse every request: its cost is 7"],
+    ),
+    (
+        "mistakes in many places",
+        "other: 1\nrules:\n  - id: x\n    path: a\nplans:\n  pro:\n    y: 1/s\n    x: 2",
+        'other = 1\n[[rules]]\nid = "x"\npath = "a"\n\n[plans.pro]\ny = "1/s"\nx = 2',
+        [
+            "1: 'other' is no key of the file",
+            "4: path must start with '/'",
+            "7: plan 'pro' is for a rule 'y': known are x",
+            "8: limits must be like",
+        ],
+    ),
+    ("no rules", "plans: {}", "[plans]", ["1: there are no rules"]),
+]
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "toml"])
+@pytest.mark.parametrize(("yaml", "toml", "expected"), [pytest.param(*case, id=name) for name, *case in MISTAKES])
+def test_mistakes(tmp_path: Path, suffix: str, yaml: str, toml: str, expected: list[str]) -> None:
+    assert_like(problems(tmp_path, suffix, yaml if suffix == "yaml" else toml), expected)
+
+
+def test_anchors_may_be_used(tmp_path: Path) -> None:
+    text = "rules:\n- {id: x, limits: &l [1/s, 9/day]}\n- {id: z, path: /a, limits: *l}\n"
+    text += "- {id: w, path: /b, limits: *l, cost: 2}"
+    assert problems(tmp_path, "yaml", text) == [
+        "4: rule 'w' would refuse every request: its cost is 2, and limit 'second' never holds more than 1"
+    ]
+    file = load(tmp_path, "yaml", text.replace("cost: 2", "cost: 1"))
+    assert {rule.limits for rule in file.rules} == {(Limit.per_second("second", 1), Limit.per_day("day", 9))}
+
+
+def test_a_cost_may_be_of_a_limit_that_some_plan_has_or_that_is_stored(tmp_path: Path) -> None:
+    rules = "rules: [{id: x, limits: rpm=9/s, cost: {rpm: 1, tpm: 5}}, {id: z, path: /z, cost: {abc: 1}}]\n"
+    plans = "plans: {pro: {'*': tpm=9/s, z: abc=9/s}, free: {z: abc=1/s}}"
+    assert load(tmp_path, "yaml", rules + plans).rules["x"].cost == {"rpm": 1, "tpm": 5}
+    assert_like(problems(tmp_path, "yaml", rules + "plans: {pro: {z: abc=9/s}}"), ["1: cost is of a limit 'tpm'"])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("yaml", "descriptors:\n  a: 1\nsystem: {b: [2, x]}"),
+        ("toml", "descriptors.a = 1\n\nsystem = {b = [2, 'x']}"),
+    ],
+)
+def test_sections_of_others(tmp_path: Path, suffix: str, text: str) -> None:
+    file = load(tmp_path, suffix, text, sections=["descriptors", "system", "entities"])
+    assert len(file.rules) == 0
+    assert {name: node.plain() for name, node in file.sections.items()} == {
+        "descriptors": {"a": 1},
+        "system": {"b": [2, "x"]},
+    }
+    assert_like(problems(tmp_path, suffix, text, sections=["descriptors"]), ["3: 'system' is no key of the file"])
+    descriptors = file.sections["descriptors"]
+    assert descriptors.fields(["a"])["a"].text() is None
+    with pytest.raises(DocumentError, match=rf":{descriptors.fields(['a'])['a'].line}: a must be a text, not 1$"):
+        descriptors.document.check()
+
+
+LIMITS = st.sampled_from(
+    ["10/minute burst 20", "10/second; 100/minute", ["7/15 minutes", "x=9/day"], {"rpm": "10/minute"}, "9 concurrent"]
+)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "path": PATTERNS,
+        "method": st.sampled_from(["*", "GET", "get|post", ["PUT", "patch"]]),
+        "limits": LIMITS,
+        "cost": st.sampled_from([1, 3, 2.0]),
+        "shadow": st.booleans(),
+        "also": st.booleans(),
+        "per": st.sampled_from(get_args(Per)),
+    },
+)
+
+
+@pytest.mark.parametrize(("suffix", "writer"), [("yaml", YamlWriter), ("toml", TomlWriter)])
+@given(
+    fields=st.lists(FIELDS, max_size=6),
+    plans=st.dictionaries(st.sampled_from(["free", "pro", "a b"]), st.dictionaries(st.sampled_from("*012"), LIMITS)),
+    random=st.randoms(use_true_random=False),
+)
+def test_rules_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    suffix: str,
+    writer: type[YamlWriter | TomlWriter],
+    fields: list[dict[str, Any]],
+    plans: dict[str, Any],
+    random: Any,
+) -> None:
+    rules = [{"id": str(number), "priority": number, **more} for number, more in enumerate(fields)]
+    ids = {"*", *(rule["id"] for rule in rules)}
+    plans = {name: {id: limits for id, limits in plan.items() if id in ids} for name, plan in plans.items()}
+    path = tmp_path_factory.getbasetemp() / f"written.{suffix}"
+    path.write_text(writer(random).document({"plans": plans, "rules": rules}))
+    file = load_rules(path)
+    assert sorted(file.rules, key=lambda rule: rule.priority) == [Rule(**rule) for rule in rules]
+    assert file.plans == {
+        name: {id: read_limits(limits) for id, limits in plan.items()} for name, plan in plans.items()
+    }
