@@ -1,5 +1,5 @@
 # Each target does its own set-up: it makes .venv and installs what it needs, with uv if there is one, else pip.
-.PHONY: demo test stress soak lint format bench servers clean
+.PHONY: demo test stress soak lint format bench proto servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -57,6 +57,11 @@ format: .venv/dev
 
 bench: .venv/bench servers
 	$(BIN)/python -m bench
+
+# What Envoy and the service say to each other, compiled from its .proto.
+proto: .venv/dev
+	cd src/headgate/service/envoy && ../../../../$(BIN)/python -m grpc_tools.protoc -I. --include_imports \
+	  --descriptor_set_out=ratelimit.binpb --pyi_out=. ratelimit.proto
 
 servers:
 	@sh tests/servers/install.sh

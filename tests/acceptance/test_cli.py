@@ -487,7 +487,9 @@ def _commands(group: click.Group, path: str = "headgate") -> Iterator[tuple[str,
 def test_every_command_is_complete_and_documented(path: str, command: click.Command) -> None:
     options = [option for option in command.params if isinstance(option, click.Option)]
     # What is about a stack names that, and what is about neither needs no more than a way to answer.
-    common = {"--url", "--namespace", "--json"} if not path.startswith("headgate aws ") else {"--json"}
+    common = (
+        {"--url", "--namespace", "--json"} if not path.startswith(("headgate aws ", "headgate token")) else {"--json"}
+    )
     assert common <= {option.opts[0] for option in options}
     assert all(option.help for option in options)
     with click.Context(command, info_name=path) as context:

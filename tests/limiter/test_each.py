@@ -14,7 +14,7 @@ from headgate.core.errors import PartlyUnavailable
 from headgate.stores.memory.store import MemoryStore
 
 RPM = [Limit.per_minute("rpm", 60)]
-SLOTS = [Limit.concurrent("parallel", 3), *RPM]
+SLOTS = [Limit.concurrent("parallel", 6), *RPM]
 
 
 class HalfStore(MemoryStore):
@@ -101,18 +101,24 @@ def test_a_store_that_is_away(ask: Caller, store: HalfStore, wish: dict[str, int
     assert [len(decision.statuses) for decision in here] == [len(wish), 2 * len(wish)]
 
 
-@pytest.mark.parametrize("wish", [{"rpm": 1}, {"rpm": 1, "parallel": 1}])
-def test_half_a_store_and_nothing_stays_taken(ask: Caller, store: HalfStore, wish: dict[str, int]) -> None:
-    asks = [Ask("e", resource, wish, SLOTS) for resource in ("there", "gone", "there")]
+@pytest.mark.parametrize(
+    ("wish", "limits"), [({"rpm": 1}, SLOTS), ({"rpm": 1, "parallel": 1}, SLOTS), ({"rpm": 1}, RPM)]
+)
+def test_half_a_store_and_nothing_stays_taken(
+    ask: Caller, store: HalfStore, wish: dict[str, int], limits: list[Limit]
+) -> None:
+    asks = [Ask("e", resource, wish, limits) for resource in ("there", "gone", "there")]
     ask("available", "e", "there", SLOTS)
     ask("available", "e", "gone", SLOTS)
     store.there = "there"
     with pytest.raises(RateLimiterUnavailable):
         ask("try_acquire_each", asks)
-    assert ask("available", "e", "there", SLOTS) == {"parallel": 3, "rpm": 60}
-    decisions = ask("try_acquire_each", asks, on_unavailable="allow")
-    assert [decision.degraded for decision in decisions] == [False, True, False]
-    assert ask("available", "e", "there", SLOTS)["rpm"] == 58
+    assert ask("available", "e", "there", SLOTS) == {"parallel": 6, "rpm": 60}
+    for settings in ({"on_unavailable": "allow"}, {}):
+        decisions = ask("try_acquire_each", asks, **settings)
+        assert [decision.degraded for decision in decisions] == [False, True, False]
+        ask.limiter.on_unavailable = "allow"
+    assert ask("available", "e", "there", SLOTS)["rpm"] == 56
 
 
 def test_whoever_is_cancelled_has_taken_nothing(store: HalfStore) -> None:

@@ -17,6 +17,7 @@ from .entity import entity
 from .errors import INTERRUPTED, report
 from .limits import limits
 from .reconcile import reconcile
+from .serve import serve, token
 
 
 @click.group(
@@ -31,7 +32,7 @@ def app() -> None:
     """
 
 
-for command in (demo, check, limits, entity, buckets, reconcile, aws):
+for command in (demo, check, limits, entity, buckets, reconcile, serve, token, aws):
     app.add_command(command)
 
 

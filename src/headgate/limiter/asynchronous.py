@@ -23,7 +23,7 @@ from .clock import GLANCE_SECONDS, SystemClock, asleep_on
 from .coalesce import MAX_BATCH, TaskCoalescer, settle_each, settler
 from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
-from .each import Asks, Taken, check_asks, decided_at_once, take_each_plan
+from .each import Asks, Taken, check_asks, decided, decided_at_once, known_members, settled_each_plan, take_each_plan
 from .hold import Hold
 from .keeper import TaskKeeper
 from .lease import Lease
@@ -225,12 +225,15 @@ class RateLimiter(BaseLimiter):
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
         """
         asks = check_asks(asks)
-        decided = None if on_unavailable else decided_at_once(self, asks)
-        if decided is not None:
-            return decided
+        members = None if on_unavailable else known_members(self, asks)
+        if members is not None and self._take is not None:
+            return decided_at_once(self, members)
+        if members:
+            results = await self._settle_each([chain.request(parts) for chain, parts in members])
+            plan = settled_each_plan(self, asks, members, results)
+            return decided(self, members, results) or [self._each(one) for one in await arun(plan, self._perform)]
         options = PLAIN if on_unavailable is None else Options(on_unavailable=on_unavailable)
-        taken = await arun(take_each_plan(self, asks, options), self._perform)
-        return [self._each(one) for one in taken]
+        return [self._each(one) for one in await arun(take_each_plan(self, asks, options), self._perform)]
 
     def _each(self, taken: Taken) -> Decision[Lease]:
         if len(taken.members) == 1:

@@ -11,7 +11,7 @@ from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.limit import Limit
 from ..core.names import parse_bucket_key
 from ..plan import Plan, Settle, SettleEach, SettleHere
-from .acquire import Options, Outcome, give_back_plan, last_known, tell
+from .acquire import PLAIN, Options, Outcome, give_back_plan, last_known, tell
 from .base import BaseLimiter
 from .chain import ONE_OF_EACH, Chain, Shape
 from .config import chain_plan
@@ -39,6 +39,9 @@ class Taken(NamedTuple):
     members: Sequence[Outcome]
 
 
+_NO_CHAIN = Chain((), Shape([], []))
+
+
 class _Element:
     """One ask, or several that pass or fail together."""
 
@@ -47,7 +50,7 @@ class _Element:
     def __init__(self, asks: Sequence[Ask]) -> None:
         self.asks = asks
         self.members: list[Member] = []
-        self.chain = Chain((), Shape([], []))
+        self.chain = _NO_CHAIN
         self.request: Request | None = None
         self.result: Answer | RateLimiterUnavailable | None = None
         self.asked_at = 0.0
@@ -69,11 +72,11 @@ def check_asks(asks: Any) -> list[Ask | Sequence[Ask]]:
     return list(asks)
 
 
-def decided_at_once(limiter: Any, asks: Sequence[Ask | Sequence[Ask]]) -> list[Decision[Any]] | None:
-    """The short cut past the plan, for the batch that most batches on a store in this process are: of single asks, for
-    tokens, under limits that were read a moment ago."""
-    take, get = limiter._take, limiter._cache.get
-    if take is None or limiter._closed or limiter._watched:
+def known_members(limiter: Any, asks: Sequence[Ask | Sequence[Ask]]) -> list[Member] | None:
+    """The short cut past most of the plan, for the batch that most batches are: of single asks, for tokens, under
+    limits that were read a moment ago, and nobody is to be counted for the case that the store goes away."""
+    get = limiter._cache.get
+    if limiter._closed or limiter._watched:
         return None
     members = []
     for ask in asks:
@@ -82,11 +85,42 @@ def decided_at_once(limiter: Any, asks: Sequence[Ask | Sequence[Ask]]) -> list[D
             return None
         if ask.limits is not None:
             chain = chain.under(ask.limits)
-        if chain.shape.has_slots:
+        if chain.shape.has_slots or (chain.shape.on_unavailable or limiter.on_unavailable) == "local":
             return None
-        members.append((chain, chain.parts(ONE_OF_EACH if ask.consume is None else ask.consume)))
-    now_ms = limiter._clock.now_ms()
+        members.append(Member(chain, chain.parts(ONE_OF_EACH if ask.consume is None else ask.consume)))
+    return members
+
+
+def decided_at_once(limiter: Any, members: Sequence[Member]) -> list[Decision[Any]]:
+    """By a store in this process."""
+    take, now_ms = limiter._take, limiter._clock.now_ms()
     return [Decision(limiter, chain, parts, take(chain.keys, parts, now_ms)) for chain, parts in members]
+
+
+def decided(
+    limiter: Any, members: Sequence[Member], results: Sequence[Answer | RateLimiterUnavailable]
+) -> list[Decision[Any]] | None:
+    """None if the store was away for some, which is a matter for `settled_each_plan`."""
+    if any(isinstance(result, RateLimiterUnavailable) for result in results):
+        return None
+    return [Decision(limiter, chain, parts, answer) for (chain, parts), answer in zip(members, results)]  # type: ignore[arg-type]
+
+
+def settled_each_plan(
+    limiter: BaseLimiter,
+    asks: Sequence[Any],
+    members: Sequence[Member],
+    results: Sequence[Answer | RateLimiterUnavailable],
+) -> Plan[list[Taken]]:
+    """What becomes of asks that the store has answered in part."""
+    elements = []
+    for ask, member, result in zip(asks, members, results):
+        element = _Element((ask,))
+        element.members.append(member)
+        element.complete()
+        element.result = result
+        elements.append(element)
+    return (yield from _taken_plan(limiter, elements, PLAIN))
 
 
 def take_each_plan(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]], options: Options) -> Plan[list[Taken]]:
@@ -97,6 +131,13 @@ def take_each_plan(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]], op
     for element in elements:
         yield from _find_plan(limiter, element, options)
     yield from _settle_plan([element for element in elements if element.request is not None])
+    taken = yield from _taken_plan(limiter, elements, options)
+    if limiter._watched:
+        _tell_all(limiter, elements, taken, time.monotonic() - began)
+    return taken
+
+
+def _taken_plan(limiter: BaseLimiter, elements: Sequence[_Element], options: Options) -> Plan[list[Taken]]:
     taken: list[Taken] = []
     try:
         for element in elements:
@@ -113,8 +154,6 @@ def take_each_plan(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]], op
                 if outcome.hold is not None:
                     limiter._let_go(outcome.hold)
         raise
-    if limiter._watched:
-        _tell_all(limiter, elements, taken, time.monotonic() - began)
     return taken
 
 

@@ -23,7 +23,7 @@ from .clock import GLANCE_SECONDS, SystemClock, sleep_on
 from .coalesce import MAX_BATCH, ThreadCoalescer, settle_each, settler
 from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
-from .each import Asks, Taken, check_asks, decided_at_once, take_each_plan
+from .each import Asks, Taken, check_asks, decided_at_once, known_members, take_each_plan
 from .hold import Hold
 from .keeper import ThreadKeeper
 from .lease import SyncLease
@@ -211,9 +211,9 @@ class SyncRateLimiter(BaseLimiter):
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
         """
         asks = check_asks(asks)
-        decided = None if on_unavailable else decided_at_once(self, asks)
-        if decided is not None:
-            return decided
+        members = None if on_unavailable or self._take is None else known_members(self, asks)
+        if members is not None:
+            return decided_at_once(self, members)
         options = PLAIN if on_unavailable is None else Options(on_unavailable=on_unavailable)
         return [self._each(one) for one in run(take_each_plan(self, asks, options), self._perform)]
 

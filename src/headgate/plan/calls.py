@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.errors import RateLimiterUnavailable
+from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.names import StoredId
 from ..core.records import BucketRow, Change, Page, Record, Swept
 
@@ -101,10 +101,18 @@ class WriteRecords(StoreCall[None]):
 
 @dataclass(frozen=True, slots=True)
 class ListRecords(StoreCall[Page[Record]]):
+    """A cursor comes from outside, and must not lead into other lists."""
+
     method: ClassVar[str] = "list_records"
     prefix: str
     cursor: str | None = None
     limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.cursor is not None and not (isinstance(self.cursor, str) and self.cursor.startswith(self.prefix)):
+            raise ValidationError(
+                f"cursor {self.cursor!r} is not of this list: pass the one that the page before it has"
+            )
 
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return self.prefix, self.cursor, self.limit, now_ms

@@ -189,3 +189,13 @@ class ConfigConformance(Conformance):
         for call in calls:
             with pytest.raises(ValidationError, match="empty"):
                 call()
+
+    def test_a_cursor_leads_into_no_other_list(self, limiter: Any) -> None:
+        for resource in ("a", "b", "c"):
+            for entity_id in ("x", "y", "z"):
+                limiter.set_limits(entity_id, [RPM], resource)
+        page = limiter.list_entities_with_custom_limits("b", limit=1)
+        assert list(limiter.list_entities_with_custom_limits("b", cursor=page.cursor)) == ["y", "z"]
+        for other in ("a", "c"):
+            with pytest.raises(ValidationError, match="not of this list"):
+                limiter.list_entities_with_custom_limits(other, cursor=page.cursor)

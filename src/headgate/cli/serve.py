@@ -1,0 +1,151 @@
+"""`headgate serve`: the limits of a store for programs in any language. `headgate token`: who may ask."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import click
+
+from ..core.errors import HeadgateError
+from ..core.names import check_entity_id, check_namespace
+from ..service.tokens import Token, hashed, new_token, read_scopes
+from .command import Command
+from .options import default_url, hash_key, hash_option, json_option, namespace_option, url_option
+from .output import answer, answer_json
+
+_MISSING = "the service comes with the extra `server`: pip install 'headgate[server]'"
+
+
+@click.command(
+    cls=Command,
+    short_help="Decide for programs in any language, over HTTP and gRPC.",
+    examples=[
+        "headgate serve --url redis://localhost:6379/0",
+        "headgate serve --rules rules.yaml --bind 127.0.0.1:9000",
+        "headgate serve --tokens tokens.yaml --bind 0.0.0.0:8080 --grpc 0.0.0.0:8081 --rules rules.yaml",
+    ],
+)
+@click.option("--rules", metavar="FILE", help="Rules for `POST /v1/check` and for Envoy, a .yaml or .toml file.")
+@click.option(
+    "--tokens", metavar="FILE", help="Who may do what, a .yaml or .toml file. `headgate token` makes entries."
+)
+@click.option(
+    "--bind", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen for HTTP."
+)
+@click.option(
+    "--grpc",
+    metavar="HOST:PORT",
+    help="Where to listen for Envoy, or `off`. Without it 127.0.0.1:8081, if the rules have descriptors.",
+)
+@click.option(
+    "--max-requests",
+    metavar="SPEC",
+    default="5000/second",
+    show_default=True,
+    help="How many requests each token may send over HTTP, or `off`.",
+)
+@click.option(
+    "--shutdown-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=10,
+    show_default=True,
+    help="How long requests under way may take after SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--reconcile-every",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 86_400),
+    default=60,
+    show_default=True,
+    help="How often to let go of what dead holders of leases have kept. 0: never, something else does it.",
+)
+@url_option
+@namespace_option
+@hash_option
+@json_option
+def serve(
+    rules: str | None,
+    tokens: str | None,
+    bind: str,
+    grpc: str | None,
+    max_requests: str,
+    shutdown_timeout: float,
+    reconcile_every: float,
+    url: str | None,
+    namespace: str,
+    hash_entity_ids: bool,
+    as_json: bool,
+) -> None:
+    """Serve the limits of a store over HTTP/JSON, and to Envoy over gRPC, until SIGTERM or Ctrl-C.
+
+    /docs is a page that says what can be asked. Without --tokens everybody who reaches the service may do everything in
+    the namespace, so that it listens on a loopback address only. With --tokens each has a namespace of its own.
+    """
+    try:
+        from ..service import serve as service
+    except ModuleNotFoundError as error:
+        raise HeadgateError(f"{_MISSING} (it lacks {error.name})") from None
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = service.Settings(
+        url=url or default_url(),
+        namespace=namespace,
+        rules=rules,
+        tokens=tokens,
+        bind=bind,
+        grpc=grpc,
+        max_requests=max_requests,
+        shutdown_timeout=shutdown_timeout,
+        reconcile_every=reconcile_every,
+        hash_entity_ids=hash_entity_ids and hash_key(),
+    )
+
+    def tell(listening: service.Listening) -> None:
+        if as_json:
+            answer_json(listening.as_dict())
+        else:
+            envoy = f", and to Envoy on {listening.grpc}" if listening.grpc else ""
+            answer(f"listening on {listening.http}{envoy}")
+
+    service.serve(settings, tell)
+
+
+@click.command(
+    cls=Command,
+    short_help="Make a token for the service.",
+    examples=["headgate token checkout --scope decide", "headgate token ops --scope admin --namespace shop"],
+)
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    metavar="SCOPE",
+    multiple=True,
+    default=["decide"],
+    help="What it may do: decide, which it may without this option, read, or admin, which is all. Repeatable.",
+)
+@namespace_option
+@json_option
+def token(name: str, scopes: Sequence[str], namespace: str, as_json: bool) -> None:
+    """Make a token, and print it and its entry for the file that `headgate serve --tokens` reads.
+
+    The entry has only a hash of it. The token itself is stored nowhere: what you do not keep is lost.
+    """
+    made = new_token()
+    entry = Token(check_entity_id(name, "name"), hashed(made), read_scopes(scopes), check_namespace(namespace))
+    ordered = sorted(entry.scopes)
+    if as_json:
+        fields = {"name": entry.name, "sha256": entry.sha256, "scopes": ordered, "namespace": entry.namespace}
+        answer_json({"token": made, "entry": fields})
+        return
+    answer(
+        made,
+        "",
+        "tokens:",
+        f"  - name: {entry.name}",
+        f"    sha256: {entry.sha256}",
+        f"    scopes: [{', '.join(ordered)}]",
+        f"    namespace: {entry.namespace}",
+    )

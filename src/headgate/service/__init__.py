@@ -1,0 +1,1 @@
+"""The decision service: the limits of one store for programs in any language, and for Envoy."""

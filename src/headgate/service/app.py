@@ -1,0 +1,178 @@
+"""The service as an ASGI application."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+from starlette.routing import Route, Router
+
+from ..http.answer import HeaderList, Refusal
+from . import decisions, entities, health, limits, usage
+from .openapi import document
+from .operations import Operation
+from .page import PAGE_HEADERS, page
+from .problems import Refused, refusal_of
+from .reading import (
+    Gone,
+    Message,
+    Receive,
+    check_json,
+    not_found,
+    read_body,
+    read_headers,
+    read_json,
+    read_parameter,
+    read_query,
+)
+from .state import Service
+
+Scope: TypeAlias = "Mapping[str, Any]"
+RawHeaders: TypeAlias = "list[tuple[bytes, bytes]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
+
+OPERATIONS = [
+    one
+    for module in (decisions, usage, entities, limits, health)
+    for one in vars(module).values()
+    if isinstance(one, Operation)
+]
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
+
+
+def _raw(headers: HeaderList) -> RawHeaders:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+_JSON = _raw([("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+
+
+def create_app(url: str, **settings: Any) -> App:
+    """The service over a store, to be run by any ASGI server. It takes what `Service` takes.
+
+    Without `tokens` whoever can reach it may do everything: then let the server listen on a loopback address only.
+    """
+    return App(Service(url, **settings))
+
+
+class App:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        by_path: dict[str, dict[str, Operation]] = {}
+        for operation in OPERATIONS:
+            by_path.setdefault(operation.path, {})[operation.method] = operation
+        described = document(OPERATIONS)
+        self.endpoints = [Endpoint(service, path, operations) for path, operations in by_path.items()]
+        self.pages = [
+            Fixed("/openapi.json", json.dumps(described).encode(), _JSON),
+            Fixed("/docs", page(described), _raw(PAGE_HEADERS)),
+        ]
+        self._router = Router(
+            [*(Route(one.path, one) for one in self.endpoints), *(Route(one.path, one) for one in self.pages)],
+            redirect_slashes=False,
+            default=_nowhere,
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            # The path as it was sent: what is escaped in it can be a part of an id, and never a way to another route.
+            raw = scope.get("raw_path") or quote(scope["path"]).encode()
+            scope = {**scope, "path": raw.decode("latin-1"), "root_path": ""}
+        await self._router(scope, receive, send)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def _lifespan(self, router: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self.service.close()
+
+
+class Endpoint:
+    """All that can be done at one path."""
+
+    def __init__(self, service: Service, path: str, operations: Mapping[str, Operation]) -> None:
+        self.path = path
+        self.operations = dict(operations)
+        self._service = service
+        self._decoders = {
+            method: msgspec.json.Decoder(one.body) for method, one in operations.items() if one.body is not None
+        }
+        self._encoder = msgspec.json.Encoder()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            operation = _chosen(self.operations, scope["method"])
+            answer = await self._handled(operation, scope, receive)
+        except Gone:
+            return
+        except Exception as error:
+            await _refuse(send, refusal_of(error))
+            return
+        if answer is None:
+            await _send(send, operation.status, [], b"")
+        else:
+            await _send(send, operation.status, _JSON, self._encoder.encode(answer))
+
+    async def _handled(self, operation: Operation, scope: Scope, receive: Receive) -> Any:
+        headers = read_headers(scope["headers"])
+        self._service.check_host(headers)
+        if operation.scope is None:
+            return await operation.handler(self._service)
+        asked = await self._service.admit(operation.scope, headers, receive)
+        arguments: dict[str, Any] = {name: read_parameter(value) for name, value in scope["path_params"].items()}
+        query = read_query(scope["query_string"], operation.query)
+        if query is not None:
+            arguments["query"] = query
+        if operation.body is not None:
+            check_json(headers)
+            body = await read_body(receive, headers, operation.max_bytes)
+            arguments["body"] = read_json(body, self._decoders[operation.method])
+        return await operation.handler(asked, **arguments)
+
+
+class Fixed:
+    """A page that is always the same, for everybody."""
+
+    def __init__(self, path: str, body: bytes, headers: RawHeaders) -> None:
+        self.path = path
+        self._body = body
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            _chosen({"GET": None}, scope["method"])
+        except Refused as refused:
+            await _refuse(send, refused.refusal)
+        else:
+            await _send(send, 200, self._headers, self._body)
+
+
+def _chosen(operations: Mapping[str, Any], method: str) -> Any:
+    try:
+        return operations["GET" if method == "HEAD" else method]
+    except KeyError:
+        allowed = [*operations, *(["HEAD"] if "GET" in operations else [])]
+        raise Refused(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(allowed))]) from None
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    await _refuse(send, not_found().refusal)
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    await _send(send, refusal.status, _raw(refusal.headers), refusal.body)
+
+
+async def _send(send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
+    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, _NOSNIFF, *length]})
+    await send({"type": "http.response.body", "body": body})

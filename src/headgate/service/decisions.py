@@ -1,0 +1,232 @@
+"""Decisions, and the leases that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.limit import DEFAULT_TTL_SECONDS, Limit
+from ..core.status import LimitStatus
+from ..http.answer import Refusal
+from ..http.call import Call
+from ..limiter import Ask, Decision, Lease, RateLimiter
+from ..limiter.chain import ONE_OF_EACH
+from .bounds import MAX_BATCH_BYTES
+from .limits import limits_of
+from .operations import Asked, operation
+from .problems import Refused
+from .schema import (
+    MAX_ASKS,
+    AcquireForm,
+    AmountsForm,
+    AskForm,
+    BatchAnswer,
+    BatchDecided,
+    BatchForm,
+    CheckForm,
+    Consumed,
+    Decided,
+    Nothing,
+    ReleaseForm,
+    Renewed,
+    Status,
+    Verdict,
+)
+
+
+@operation("POST", "/v1/acquire", "decide")
+async def acquire(asked: Asked, body: AcquireForm) -> Decided:
+    """Take from every limit named in `consume`, all or nothing.
+
+    A refusal is an answer too: `allowed` is false, and `retry_after_seconds` says when the same request would pass.
+    With `lease`, and always when slots are taken, the answer has the id of a lease. Whoever holds slots has to renew
+    and to release it; without a word from its holder it ends by itself.
+    """
+    limits = limits_of(body.limits)
+    lasting = await _lasting(asked.limiter, body, limits)
+    deciding = asked.limiter.try_acquire(
+        body.entity_id,
+        body.resource,
+        ONE_OF_EACH if body.consume is None else body.consume,
+        limits,
+        max_wait=body.max_wait,
+        on_unavailable=body.on_unavailable,
+        **lasting,
+    )
+    decision = await (asked.service.waiting.run(deciding, asked.receive) if body.max_wait else deciding)
+    statuses = decision.statuses
+    lease_id = await _left(decision, statuses, bool(lasting))
+    said = [_status(status) for status in statuses]
+    return Decided(decision.allowed, decision.retry_after_seconds, decision.degraded, lease_id, said)
+
+
+async def _lasting(limiter: RateLimiter, body: AcquireForm, limits: Sequence[Limit] | None) -> dict[str, Any]:
+    """The options of a lease, if there is to be one."""
+    if limits is None:
+        try:
+            limits, _ = await limiter.resolve_limits(body.entity_id, body.resource)
+        except RateLimiterUnavailable:
+            limits = ()  # what becomes of it now is said by the outage policy
+    names = body.consume
+    ttls = [
+        limit.refill_period_seconds
+        for limit in limits
+        if limit.is_concurrent and (names is None or limit.name in names)
+    ]
+    if body.lease is None:
+        return {"record_lease": True, "lease_ttl": min(ttls)} if ttls else {}
+    ttl = body.lease.ttl_seconds or min(ttls, default=DEFAULT_TTL_SECONDS)
+    return {"record_lease": True, "restore_on_expiry": body.lease.restore_on_expiry, "lease_ttl": ttl}
+
+
+async def _left(decision: Decision[Lease], statuses: Sequence[LimitStatus], recorded: bool) -> str | None:
+    """The id of a lease that its client has to end."""
+    lease = decision.lease if recorded or any(status.limit.is_concurrent for status in statuses) else None
+    if lease is None:
+        return None
+    if decision.degraded:
+        await lease.commit()  # it is in this process alone, and its client may come to another
+        return None
+    if recorded:
+        return lease.detach()
+    # Slots of an ancestor's, whose limit of this name counts something else.
+    await lease.rollback()
+    raise ValidationError("slots are held by a lease: ask for one with lease, like {'ttl_seconds': 60}")
+
+
+@operation("POST", "/v1/acquire/batch", "decide", max_bytes=MAX_BATCH_BYTES)
+async def acquire_batch(asked: Asked, body: BatchForm) -> BatchAnswer:
+    """Many decisions in one call to the store, as if they were asked for one after the other.
+
+    Each is by itself; an element that is a list of asks passes or fails as a whole. There is no waiting, and there are
+    no leases: asks for slots are refused, since nobody could release them. If anything is wrong with one ask, nothing
+    is taken for any.
+    """
+    asks = _asks(body)
+    decisions = await asked.limiter.try_acquire_each(asks, on_unavailable=body.on_unavailable)
+    if any(_holds(decision) for decision in decisions):
+        await _undo(decisions)
+        raise ValidationError("an ask is for slots, which are held by a lease: POST /v1/acquire gives one")
+    if body.statuses:
+        return BatchAnswer([_with_statuses(one) for one in decisions])
+    return BatchAnswer([BatchDecided(one.allowed, one.retry_after_seconds, one.degraded) for one in decisions])
+
+
+def _asks(body: BatchForm) -> list[Ask | list[Ask]]:
+    count = sum(1 if isinstance(element, AskForm) else len(element) for element in body.asks)
+    if count > MAX_ASKS:
+        raise ValidationError(f"asks has {count} in all, and {MAX_ASKS} are the most: send more batches")
+    return [_ask(element) if isinstance(element, AskForm) else list(map(_ask, element)) for element in body.asks]
+
+
+async def _undo(decisions: Iterable[Decision[Lease]]) -> None:
+    for decision in decisions:
+        for lease in decision.leases:
+            await lease.rollback()
+
+
+def _with_statuses(decision: Decision[Lease]) -> BatchDecided:
+    said = [_status(status) for status in decision.statuses]
+    return BatchDecided(decision.allowed, decision.retry_after_seconds, decision.degraded, said)
+
+
+def _ask(form: AskForm) -> Ask:
+    return Ask(form.entity_id, form.resource, form.consume, limits_of(form.limits))
+
+
+def _holds(decision: Decision[Lease]) -> bool:
+    """The entity may have limits of slots, and the ask be for none."""
+    return decision.holds_slots and any(status.limit.is_concurrent for status in decision.statuses)
+
+
+def _status(status: LimitStatus) -> Status:
+    return Status(
+        status.entity_id,
+        status.resource,
+        status.limit_name,
+        *_numbers(status.limit),
+        status.available,
+        status.requested,
+        status.exceeded,
+        status.retry_after_seconds,
+    )
+
+
+@lru_cache(4096)
+def _numbers(limit: Limit) -> tuple[int | float, int | float, int | float]:
+    return limit.capacity, limit.refill_amount, limit.refill_period_seconds
+
+
+# Leases
+
+
+@operation("POST", "/v1/leases/{lease_id}/release", "decide", problems=(410,))
+async def release_lease(asked: Asked, lease_id: str, body: ReleaseForm) -> Consumed:
+    """End a lease: its slots come back, and with `rollback` its tokens. With `amounts`: give back these only."""
+    return Consumed(await asked.limiter.release_lease(lease_id, body.amounts, rollback=body.rollback))
+
+
+@operation("POST", "/v1/leases/{lease_id}/adjust", "decide", problems=(410,))
+async def adjust_lease(asked: Asked, lease_id: str, body: AmountsForm) -> Consumed:
+    """Correct what a lease took. Never refuses."""
+    return Consumed(await asked.limiter.adjust_lease(lease_id, body.amounts))
+
+
+@operation("POST", "/v1/leases/{lease_id}/renew", "decide", problems=(410,))
+async def renew_lease(asked: Asked, lease_id: str, body: Nothing) -> Renewed:
+    """Keep a lease, its slots included, for as long again. A third of `ttl_seconds` is a good time to do it."""
+    return Renewed(await asked.limiter.renew_lease(lease_id))
+
+
+# Rules
+
+
+class FormCall(Call):
+    """A request that came to somebody else. `native` is the form."""
+
+    __slots__ = ()
+
+    def __init__(self, form: CheckForm) -> None:
+        path = form.path.partition("?")[0]
+        if not path.startswith("/"):
+            raise ValidationError(f"path must start with '/', as in the request itself, not {form.path[:80]!r}")
+        super().__init__(form.method.upper(), unquote(path), form)
+        self.caller = form.entity_id
+
+    def headers(self, name: str) -> list[str]:
+        return []
+
+    @property
+    def peer(self) -> str | None:
+        address: str | None = self.native.address
+        return address
+
+    @property
+    def user(self) -> str | None:
+        user: str | None = self.native.user
+        return user
+
+
+@operation("POST", "/v1/check", "decide")
+async def check(asked: Asked, body: CheckForm) -> Verdict:
+    """Decide on a request to an API by the rules that the service was started with, and take what it costs.
+
+    It answers with what the middleware would send: headers for the answer of the API or, if it is refused, all of it.
+    """
+    if asked.gate is None:
+        raise Refused(404, "the service has no rules: start it with --rules")
+    verdict = await asked.gate.check(FormCall(body))
+    if isinstance(verdict, Refusal):
+        if verdict.refused is None:
+            raise Refused.with_(verdict)
+        return Verdict(False, verdict.status, dict(verdict.headers), msgspec.json.decode(verdict.body))
+    if verdict.leases:
+        for lease in verdict.leases:
+            await lease.rollback()
+        raise ValidationError("a rule here is for slots, which are held by a lease: POST /v1/acquire gives one")
+    return Verdict(True, 200, dict(verdict.headers), None)

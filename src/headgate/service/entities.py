@@ -1,0 +1,64 @@
+"""Entities: whoever is limited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..core.errors import ValidationError
+from ..core.records import Entity
+from .operations import Asked, operation
+from .paging import cursor_of, read_cursor
+from .schema import Entities, EntityAnswer, EntityChange, EntityForm, PageQuery
+
+MAX_DEPTH = 32
+
+
+@operation("POST", "/v1/entities", "admin", status=201, problems=(404, 409))
+async def create_entity(asked: Asked, body: EntityForm) -> EntityAnswer:
+    """Make an entity. Limits need none: it is for a parent, a name or metadata."""
+    _check_depth(body.metadata)
+    made = await asked.limiter.create_entity(
+        body.entity_id, name=body.name, parent_id=body.parent_id, cascade=body.cascade, metadata=body.metadata
+    )
+    return _entity(made)
+
+
+@operation("GET", "/v1/entities/{entity_id}", "read")
+async def get_entity(asked: Asked, entity_id: str) -> EntityAnswer:
+    """An entity."""
+    return _entity(await asked.limiter.get_entity(entity_id))
+
+
+@operation("PATCH", "/v1/entities/{entity_id}", "admin", problems=(409,))
+async def update_entity(asked: Asked, entity_id: str, body: EntityChange) -> EntityAnswer:
+    """Change what is given, and keep the rest."""
+    given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not msgspec.UNSET}
+    _check_depth(given.get("metadata"))
+    return _entity(await asked.limiter.update_entity(entity_id, **given))
+
+
+@operation("DELETE", "/v1/entities/{entity_id}", "admin")
+async def delete_entity(asked: Asked, entity_id: str) -> None:
+    """Delete an entity with its limits and buckets. Its children have to go, or move, first."""
+    await asked.limiter.delete_entity(entity_id)
+
+
+@operation("GET", "/v1/entities/{entity_id}/children", "read")
+async def get_children(asked: Asked, entity_id: str, query: PageQuery) -> Entities:
+    """The entities directly below an entity."""
+    page = await asked.limiter.get_children(entity_id, limit=query.limit, cursor=read_cursor(query))
+    return Entities([_entity(child) for child in page], cursor_of(page))
+
+
+def _entity(entity: Entity) -> EntityAnswer:
+    return EntityAnswer(**entity.as_dict())
+
+
+def _check_depth(value: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ValidationError(f"metadata is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_depth(inner, depth + 1)

@@ -1,0 +1,137 @@
+"""From Envoy's question to what is to be taken from which bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from ...core.errors import ValidationError
+from ...core.limit import Limit
+from ...core.units import MAX_TOKENS, MILLI, from_milli
+from ...limiter import Ask
+from .descriptors import DescriptorRule, Descriptors, Entries
+from .names import resource_of
+from .ratelimit_pb2 import RateLimitDescriptor, RateLimitRequest
+
+MAX_DESCRIPTORS = 64
+MAX_ENTRIES = 32
+MAX_NAME_BYTES = 1024
+# More than Envoy lets a client put into all headers of a request: a client must not be able to make it an error, which
+# Envoy may let pass.
+MAX_VALUE_BYTES = 64 * 1024
+
+_DAY_MS = 86_400_000
+UNITS_MS = {
+    "SECOND": 1_000,
+    "MINUTE": 60_000,
+    "HOUR": 3_600_000,
+    "DAY": _DAY_MS,
+    "WEEK": 7 * _DAY_MS,
+    "MONTH": 30 * _DAY_MS,
+    "YEAR": 365 * _DAY_MS,
+}
+UNITS = {"SECOND": 1, "MINUTE": 2, "HOUR": 3, "DAY": 4, "WEEK": 7, "MONTH": 5, "YEAR": 6}
+_NAMES = {number: name for name, number in UNITS.items()}
+_NEVER_MILLI = (MAX_TOKENS + 1) * MILLI  # more than any bucket holds
+
+
+Kind = Literal["look", "enforced", "shadow", "used"]
+
+
+class Wish(NamedTuple):
+    """What a descriptor takes under one rule. No hits: it only looks whether one would pass."""
+
+    entity_id: str
+    resource: str
+    limits: tuple[Limit, ...]
+    cost_milli: int
+    hits: int
+    shadow: bool = False
+    debt: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        if not self.hits:
+            return "look"
+        if self.debt:
+            return "used"
+        return "shadow" if self.shadow else "enforced"
+
+    @property
+    def never_refuses(self) -> bool:
+        return self.shadow or self.kind == "used"
+
+    @property
+    def amounts(self) -> dict[str, int | float]:
+        amount = from_milli(min(self.hits * self.cost_milli, _NEVER_MILLI))
+        return dict.fromkeys((limit.name for limit in self.limits), amount)
+
+    @property
+    def ask(self) -> Ask:
+        return Ask(self.entity_id, self.resource, self.amounts, self.limits)
+
+
+def wishes_of(request: RateLimitRequest, descriptors: Descriptors) -> list[list[Wish]]:
+    """For each descriptor those of the shadows, then that of the rule that decides. None: it is not limited."""
+    _check(request.domain, "domain")
+    if not 0 < len(request.descriptors) <= MAX_DESCRIPTORS:
+        raise ValidationError(f"a request has 1 to {MAX_DESCRIPTORS} descriptors, not {len(request.descriptors)}")
+    return [list(_wishes(request, at, descriptor, descriptors)) for at, descriptor in enumerate(request.descriptors)]
+
+
+def _wishes(
+    request: RateLimitRequest, at: int, descriptor: RateLimitDescriptor, descriptors: Descriptors
+) -> Iterator[Wish]:
+    entries = _entries(descriptor, f"descriptors[{at}]")
+    own = _own_limit(descriptor, f"descriptors[{at}].limit")
+    # Set to zero by the descriptor is a look. The request's own zero means that it was not set.
+    hits = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend or 1
+    rules = descriptors.find(request.domain, entries)
+    for rule in rules:
+        yield _under_rule(rule, own, hits, request.domain, entries, descriptors)
+    if own is not None and not rules:
+        entity_id = descriptors.entity(request.domain, entries)
+        resource = resource_of(request.domain, (key for key, _ in entries))
+        yield Wish(entity_id, resource, (own,), MILLI, hits)
+
+
+def _under_rule(
+    rule: DescriptorRule, own: Limit | None, hits: int, domain: str, entries: Entries, descriptors: Descriptors
+) -> Wish:
+    entity_id = descriptors.entity(domain, [entries[at] for at in rule.free])
+    limits, cost_milli = rule.limits, rule.cost_milli
+    if own is not None:
+        limits, cost_milli = (own,), max(cost_milli, MILLI) if own.capacity_milli < MILLI else cost_milli
+    return Wish(entity_id, rule.id, limits, cost_milli, hits, rule.shadow, rule.debt)
+
+
+def _entries(descriptor: RateLimitDescriptor, what: str) -> Entries:
+    entries = [(entry.key, entry.value) for entry in descriptor.entries]
+    if not 0 < len(entries) <= MAX_ENTRIES:
+        raise ValidationError(f"{what} has 1 to {MAX_ENTRIES} entries, not {len(entries)}")
+    for at, (key, value) in enumerate(entries):
+        _check(key, f"{what}.entries[{at}].key")
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValidationError(
+                f"{what}.entries[{at}].value has {len(value)} bytes, and {MAX_VALUE_BYTES} are allowed"
+            )
+    return entries
+
+
+def _own_limit(descriptor: RateLimitDescriptor, what: str) -> Limit | None:
+    """The limit that a descriptor brings. It is named after its numbers: those of another one are counted apart."""
+    if not descriptor.HasField("limit"):
+        return None
+    amount, unit = descriptor.limit.requests_per_unit, _NAMES.get(descriptor.limit.unit)
+    if unit is None:
+        raise ValidationError(f"{what}.unit must be {', '.join(UNITS)}, not {descriptor.limit.unit}")
+    # Nothing at all may pass: one thousandth is less than a hit.
+    milli = amount * MILLI or 1
+    return Limit.from_stored(f"own-{amount}-{unit.lower()}", milli, milli, UNITS_MS[unit])
+
+
+def _check(name: str, what: str) -> None:
+    if not name:
+        raise ValidationError(f"{what} must not be empty")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise ValidationError(f"{what} has {len(name.encode())} bytes, and {MAX_NAME_BYTES} are allowed")

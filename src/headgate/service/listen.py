@@ -1,0 +1,54 @@
+"""Addresses to listen on."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from ..core.errors import HeadgateError, ValidationError
+
+
+class Address(NamedTuple):
+    """As `127.0.0.1:8080` or `[::1]:8080`. Port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> Address:
+        host, separator, port = text.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        plain = bare if bare != host or ":" not in host else ""  # an IPv6 address has to have brackets
+        if not separator or not plain or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+            raise ValidationError(f"{option} must be like 127.0.0.1:8080 or [::1]:8080, not {text!r}")
+        return cls(plain, int(port))
+
+    def at(self, port: int) -> Address:
+        return Address(self.host, port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def is_loopback(self) -> bool:
+        """Whether nobody from another machine gets there."""
+        return all(ip_address(found[4][0].partition("%")[0]).is_loopback for found in self._found())
+
+    def bound(self) -> socket.socket:
+        """A socket that will listen there."""
+        family, kind, number, _, place = self._found()[0]
+        listener = socket.socket(family, kind, number)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+        except OSError as error:
+            listener.close()
+            raise HeadgateError(f"cannot listen on {self}: {error.strerror or error}") from None
+        return listener
+
+    def _found(self) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]:
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            raise ValidationError(f"cannot listen on {self}: there is no address {self.host!r} ({error})") from None
+        return found  # type: ignore[return-value]

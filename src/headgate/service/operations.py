@@ -1,0 +1,93 @@
+"""What the service can do, as a table: the routes, who may, and what is sent and answered are all read from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
+
+import msgspec
+
+from ..http.engine import AsyncGate
+from ..limiter import RateLimiter
+from .bounds import MAX_BODY_BYTES
+from .reading import Receive
+from .tokens import Scope
+
+if TYPE_CHECKING:
+    from .state import Service
+
+Handler: TypeAlias = "Callable[..., Awaitable[Any]]"
+
+_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whoever asks, for a handler: the limiter and the rules of their namespace."""
+
+    service: Service
+    limiter: RateLimiter
+    gate: AsyncGate | None
+    receive: Receive
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`scope` is what a token needs; None: anybody may. `body`, `query` and `answer` are types; None: there is none."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    handler: Handler
+    body: type[msgspec.Struct] | None
+    query: type[msgspec.Struct] | None
+    answer: type[msgspec.Struct] | None
+    status: int
+    max_bytes: int
+    problems: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def tag(self) -> str:
+        """What it belongs to: the name of the module."""
+        return self.handler.__module__.rpartition(".")[2]
+
+    @property
+    def words(self) -> str:
+        return cleandoc(self.handler.__doc__ or "")
+
+    @property
+    def parameters(self) -> list[str]:
+        return _PARAMETER.findall(self.path)
+
+    @property
+    def template(self) -> str:
+        """The path as OpenAPI writes it."""
+        return _PARAMETER.sub(r"{\1}", self.path)
+
+
+def operation(
+    method: str,
+    path: str,
+    scope: Scope | None,
+    *,
+    status: int = 200,
+    max_bytes: int = MAX_BODY_BYTES,
+    problems: tuple[int, ...] = (),
+) -> Callable[[Handler], Operation]:
+    """What a handler does, as an operation. It is given what its arguments name: `body`, `query`, parts of the path."""
+
+    def made(handler: Handler) -> Operation:
+        kinds = get_type_hints(handler)
+        answer = None if kinds["return"] is type(None) else kinds["return"]
+        body, query = kinds.get("body"), kinds.get("query")
+        code = status if answer else 204
+        return Operation(method, path, scope, handler, body, query, answer, code, max_bytes, problems)
+
+    return made

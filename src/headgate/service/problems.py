@@ -1,0 +1,69 @@
+"""What goes wrong, as an answer: problem details that say what to do, and nothing of what is inside."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from ..core.errors import (
+    EntityExists,
+    EntityNotFound,
+    HeadgateError,
+    LeaseExpired,
+    RateLimiterUnavailable,
+    ValidationError,
+    VersionConflict,
+)
+from ..http.answer import HeaderList, Refusal, problem, unavailable
+
+log = logging.getLogger("headgate")
+
+_STATUSES: dict[type[HeadgateError], int] = {
+    EntityNotFound: 404,
+    EntityExists: 409,
+    VersionConflict: 409,
+    LeaseExpired: 410,
+    ValidationError: 422,
+}
+
+
+class Refused(Exception):
+    """A request that is not carried out."""
+
+    def __init__(self, status: int, detail: str, headers: HeaderList | None = None) -> None:
+        super().__init__(detail)
+        title = HTTPStatus(status).phrase
+        self.refusal: Refusal = problem(status, "", title, detail, headers or [])
+
+    @classmethod
+    def with_(cls, refusal: Refusal) -> Refused:
+        """An answer that is made already."""
+        refused = cls(refusal.status, "")
+        refused.refusal = refusal
+        return refused
+
+
+def refusal_of(error: Exception) -> Refusal:
+    if isinstance(error, Refused):
+        return error.refusal
+    if isinstance(error, RateLimiterUnavailable):
+        log.debug("a client was told that the store is away: %s", error)
+        return unavailable()
+    for kind, status in _STATUSES.items():
+        if isinstance(error, kind):
+            return Refused(status, _words(error)).refusal
+    if isinstance(error, RecursionError):
+        return Refused(400, "the body is nested too deeply").refusal
+    log.error("a request failed", exc_info=error)
+    return Refused(500, "the request failed; the service has written down why").refusal
+
+
+def _words(error: Exception) -> str:
+    """The library's, unless they name a function where callers have a path, or a key of the store."""
+    if isinstance(error, EntityNotFound):
+        return f"entity {error.entity_id!r} does not exist{error.why and f' ({error.why})'}; POST /v1/entities makes it"
+    if isinstance(error, EntityExists):
+        return f"entity {error.entity_id!r} exists already; PATCH /v1/entities/{error.entity_id} changes it"
+    if isinstance(error, VersionConflict):
+        return "it was changed by someone else in the meantime; read it again and retry"
+    return str(error)

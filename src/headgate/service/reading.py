@@ -1,0 +1,159 @@
+"""What comes with a request, read with care: bodies, queries, parts of the path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from .problems import Refused
+
+T = TypeVar("T")
+Message: TypeAlias = "MutableMapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Headers: TypeAlias = "Mapping[bytes, bytes]"
+
+_JSON = b"application/json"
+_PLACE = re.compile(r" - at `\$(?P<path>.*)`$")
+_STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]")
+_HIDDEN = "api_key"
+_SHOWN = 80
+
+
+class Gone(Exception):
+    """The client does not wait for the answer any more."""
+
+
+def read_headers(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """By name. Of one that is there twice nobody knows which is meant: it is left out."""
+    found = dict(headers)
+    if len(found) < len(headers):
+        names = [name for name, _ in headers]
+        found = {name: value for name, value in found.items() if names.count(name) == 1}
+    return found
+
+
+def check_json(headers: Headers) -> None:
+    """A page of some other site can make a browser send anything but this."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != _JSON:
+        raise Refused(415, "the body must be sent with the header Content-Type: application/json")
+
+
+async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:
+    length = headers.get(b"content-length", b"")[:19]
+    if length.isdigit() and int(length) > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(most: int) -> Refused:
+    # The connection stays open, for whoever is still sending could not read the answer otherwise. The rest is dropped.
+    return Refused(413, f"the body is larger than {most:,} bytes, which is the most here")
+
+
+def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        found = decoder.decode(body)
+        plain = msgspec.json.decode(body)
+        # What is the same when it is written again has no key twice. Other spellings are looked at in full.
+        if msgspec.json.encode(plain) != msgspec.json.format(body, indent=-1):
+            json.loads(body, object_pairs_hook=_unique)
+    except msgspec.ValidationError as error:
+        raise Refused(400, _said(str(error), body)) from None
+    except UnicodeDecodeError as error:
+        raise Refused(400, f"the body is not UTF-8: {error.reason}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Refused(400, f"the body is no JSON: {error}") from None
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise Refused(400, f"the key {twice[:_SHOWN]!r} is there twice")
+    return found
+
+
+def _said(message: str, body: bytes) -> str:
+    """With the value that is wrong, if it is a single one, and no secret."""
+    match = _PLACE.search(message)
+    if match is None:
+        return message
+    path = match["path"].removeprefix(".")
+    message = f"{path}: {message[: match.start()]}"
+    if _HIDDEN in path:
+        return message
+    try:
+        value = _at(match["path"], msgspec.json.decode(body))
+    except (msgspec.DecodeError, LookupError):
+        return message
+    if isinstance(value, (list, dict)):
+        return message
+    shown = repr(value) if isinstance(value, str) else json.dumps(value)
+    return f"{message} ({shown[:_SHOWN]})"
+
+
+def _at(path: str, value: Any) -> Any:
+    while path:
+        step = _STEP.match(path)
+        if step is None:
+            raise LookupError(path)
+        value = value[step["field"] or int(step["index"])]
+        path = path[step.end() :]
+    return value
+
+
+def read_query(query: bytes, kind: type[T] | None) -> T | None:
+    """None if there is none to be read, and none was sent."""
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
+    except (ValueError, UnicodeDecodeError):
+        raise Refused(400, "the query cannot be read") from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Refused(400, "the query names something twice")
+    if kind is None:
+        if found:
+            raise Refused(400, f"the query has {next(iter(found))[:_SHOWN]!r}, and none is known here")
+        return None
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        match = _PLACE.search(message)
+        what = f"{match['path'].removeprefix('.')}: {message[: match.start()]}" if match else message
+        raise Refused(400, f"the query is wrong: {what}") from None
+
+
+def read_parameter(raw: str) -> str:
+    """A part of the path. One that others on the way might take for another path leads nowhere."""
+    try:
+        value = unquote(raw, errors="strict")
+    except UnicodeDecodeError:
+        raise not_found() from None
+    if {"", ".", ".."}.intersection(value.split("/")) or ";" in value:
+        raise not_found()
+    return value
+
+
+def not_found() -> Refused:
+    return Refused(404, "there is nothing at this path; /openapi.json says what there is")

@@ -1,0 +1,186 @@
+"""Running the service: HTTP and, for Envoy, gRPC in one process, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import uvicorn
+
+from ..core.errors import ValidationError
+from ..http.files import load_rules
+from .app import App
+from .bounds import MAX_REQUESTS
+from .envoy.files import SECTION, read_descriptors
+from .envoy.server import EnvoyServer, start_envoy_server
+from .envoy.servicer import RateLimitServicer
+from .listen import Address
+from .protocol import BoundedProtocol
+from .state import NO_RULES, Service
+from .token_file import load_tokens
+
+try:
+    from uvloop import run
+except ImportError:
+    from asyncio import run  # type: ignore[assignment]
+
+BIND = "127.0.0.1:8080"
+GRPC = "127.0.0.1:8081"
+OFF = "off"
+_KEEP_ALIVE_SECONDS = 75
+_LATER_SECONDS = 5.0  # after the timeout: whoever is not answered by then is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where it listens, once it does. `grpc` is None if it does not speak to Envoy."""
+
+    http: str
+    grpc: str | None
+
+    def as_dict(self) -> dict[str, str | None]:
+        return {"http": self.http, "grpc": self.grpc}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `headgate serve` is given. `grpc` None: where it usually is, if there are rules for descriptors."""
+
+    url: str
+    namespace: str = "default"
+    rules: str | Path | None = None
+    tokens: str | Path | None = None
+    bind: str = BIND
+    grpc: str | None = None
+    max_requests: str = MAX_REQUESTS
+    shutdown_timeout: float = 10.0
+    reconcile_every: float = 60.0
+    hash_entity_ids: bool | bytes = False
+
+
+def serve(settings: Settings, on_listening: Callable[[Listening], object]) -> None:
+    """Serve until SIGTERM or SIGINT, then answer those who are here, and return. Told twice, return at once."""
+    files = _Files(settings)
+    with files.http.bound() as listener:
+        run(_Process(settings, files, listener, on_listening).run())
+
+
+class _Files:
+    """All that can be wrong before anything is opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.rules = NO_RULES if settings.rules is None else load_rules(settings.rules, [SECTION])
+        self.descriptors = read_descriptors(self.rules.sections.get(SECTION))
+        self.tokens = None if settings.tokens is None else load_tokens(settings.tokens)
+        self.http = Address.parse(settings.bind, "--bind")
+        self.grpc = self._grpc(settings)
+        for address in filter(None, (self.http, self.grpc)):
+            if self.tokens is None and not address.is_loopback():
+                raise ValidationError(
+                    f"{address} can be reached from other machines, and without tokens anybody could do everything: "
+                    "give --tokens (`headgate token NAME` makes one), or listen on 127.0.0.1"
+                )
+
+    def _grpc(self, settings: Settings) -> Address | None:
+        if settings.grpc == OFF:
+            return None
+        if len(self.descriptors):
+            return Address.parse(settings.grpc or GRPC, "--grpc")
+        if settings.grpc is not None:
+            raise ValidationError("--grpc is for Envoy, which needs rules for descriptors: give --rules with some")
+        return None
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, app: App, settings: Settings, on_started: Callable[[], object]) -> None:
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=ceil(settings.shutdown_timeout + _LATER_SECONDS),
+        )
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """They are for both servers."""
+        yield
+
+
+class _Process:
+    def __init__(
+        self, settings: Settings, files: _Files, listener: socket.socket, on_listening: Callable[[Listening], object]
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._listener = listener
+        self._on_listening = on_listening
+        self._service = Service(
+            settings.url,
+            namespace=settings.namespace,
+            tokens=files.tokens,
+            rules=files.rules,
+            max_requests=None if settings.max_requests == OFF else settings.max_requests,
+            hash_entity_ids=settings.hash_entity_ids,
+        )
+        self._http = _Server(App(self._service), settings, self._started)
+        self._envoy: EnvoyServer | None = None
+        self._envoy_ends: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end)
+        reconciling = loop.create_task(self._reconcile())
+        try:
+            if self._files.grpc is not None:
+                servicer = RateLimitServicer(self._files.descriptors, self._service.authorize)
+                self._envoy = await start_envoy_server(servicer, str(self._files.grpc))
+            await self._http.serve([self._listener])
+        finally:
+            reconciling.cancel()
+            if self._envoy is not None:
+                await (self._envoy_ends or self._envoy.stop(0))
+            await self._service.close()
+
+    def _started(self) -> None:
+        port = self._listener.getsockname()[1]
+        grpc = self._files.grpc.at(self._envoy.port) if self._envoy and self._files.grpc else None
+        self._on_listening(Listening(f"http://{self._files.http.at(port)}", str(grpc) if grpc else None))
+
+    def _end(self) -> None:
+        if self._service.stopping:
+            self._http.force_exit = True
+            self._service.waiting.end()
+            return
+        self._service.stopping = True
+        self._http.should_exit = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._settings.shutdown_timeout, self._service.waiting.end)
+        if self._envoy is not None:
+            self._envoy_ends = loop.create_task(self._envoy.stop(self._settings.shutdown_timeout))
+
+    async def _reconcile(self) -> None:
+        """Those who took a lease here may have died."""
+        while self._settings.reconcile_every:
+            # Not all processes at the same time.
+            await asyncio.sleep(self._settings.reconcile_every * random.uniform(0.8, 1.2))
+            await self._service.reconcile()

@@ -1,0 +1,166 @@
+"""What the service has: a limiter for each namespace, tokens, rules and bounds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ..core.errors import HeadgateError, ValidationError
+from ..core.limit import Limit
+from ..http.engine import AsyncGate, Engine
+from ..http.files import RulesFile
+from ..http.identity import Identity
+from ..http.limits import read_limits
+from ..http.plans import Plans
+from ..http.rules import Rules
+from ..limiter import RateLimiter
+from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
+from .operations import Asked
+from .problems import Refused
+from .reading import Headers, Receive
+from .tokens import Token, Tokens
+
+log = logging.getLogger("headgate")
+
+_READY_SECONDS = 0.5  # for so long nobody asks the store again
+_CHALLENGE = 'Bearer realm="headgate"'
+_IDENTITY = Identity(
+    organisation=lambda call: call.native.organisation,
+    api_key=lambda call: call.native.api_key,
+)
+NO_RULES = RulesFile(Rules([]), {}, {})
+
+
+class Room(NamedTuple):
+    """What there is for the tokens of one namespace."""
+
+    limiter: RateLimiter
+    gate: AsyncGate | None
+
+
+class Service:
+    """`tokens`: None lets everybody do everything, and is for loopback addresses only.
+
+    `max_requests`: how many in a time are served for each token; None: any number.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        tokens: Tokens | None = None,
+        rules: RulesFile = NO_RULES,
+        max_requests: str | None = MAX_REQUESTS,
+        max_waiting: int = MAX_WAITING,
+        hash_entity_ids: bool | bytes = False,
+    ) -> None:
+        self._url = url
+        self._namespace = namespace
+        self._tokens = tokens
+        self._anybody = Token("anybody", "", frozenset(["admin"]), namespace)
+        self._rules = rules
+        self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
+        self._hash_entity_ids = hash_entity_ids
+        self._rooms: dict[str, Room] = {}
+        self._ready = (0.0, False)
+        self.waiting = Waiting(max_waiting)
+        self.stopping = False
+        self.room(namespace)  # what cannot be opened is said at once
+
+    def room(self, namespace: str) -> Room:
+        """There are no more of them than tokens."""
+        room = self._rooms.get(namespace)
+        if room is None:
+            limiter = RateLimiter(self._url, namespace=namespace, hash_entity_ids=self._hash_entity_ids)
+            room = self._rooms[namespace] = Room(limiter, self._gate(limiter))
+        return room
+
+    def _gate(self, limiter: RateLimiter) -> AsyncGate | None:
+        if not len(self._rules.rules):
+            return None
+        plans = Plans(self._rules.plans, "stored") if self._rules.plans else None
+        return AsyncGate(Engine(limiter, self._rules.rules, plans=plans, identity=_IDENTITY))
+
+    def authorize(self, presented: str | None, scope: str) -> RateLimiter | None:
+        """With which limiter whoever presents a token may do what needs the scope; None if with none."""
+        token = self._token(presented)
+        return self.room(token.namespace).limiter if token is not None and token.allows(scope) else None
+
+    def _token(self, presented: str | None) -> Token | None:
+        if self._tokens is None:
+            return self._anybody
+        return None if presented is None else self._tokens.find(presented)
+
+    async def admit(self, scope: str, headers: Headers, receive: Receive) -> Asked:
+        """Whoever may do what needs the scope, or Refused."""
+        token = self._token(_bearer(headers))
+        if token is None:
+            raise Refused(
+                401, "a valid token is needed: Authorization: Bearer <token>", [("WWW-Authenticate", _CHALLENGE)]
+            )
+        if not token.allows(scope):
+            challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{scope}"'
+            raise Refused(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
+        if self._bound is not None:
+            await self._bound.check(token.name)
+        room = self.room(token.namespace)
+        return Asked(self, room.limiter, room.gate, receive)
+
+    def check_host(self, headers: Headers) -> None:
+        """Without tokens, a name that leads here is not enough: any site could have one for this machine."""
+        if self._tokens is None and not _is_loopback(headers.get(b"host", b"")):
+            raise Refused(421, "without tokens the service answers only to localhost, 127.0.0.1 and [::1]")
+
+    async def ready(self) -> bool:
+        """Whether the store answers, by now or a moment ago, and the service is not about to end."""
+        if self.stopping:
+            return False
+        until, ready = self._ready
+        if time.monotonic() >= until:
+            try:
+                await self.room(self._namespace).limiter.ping()
+                ready = True
+            except HeadgateError:
+                ready = False
+            self._ready = (time.monotonic() + _READY_SECONDS, ready)
+        return ready
+
+    async def reconcile(self) -> None:
+        """Let go of what dead holders of leases have kept."""
+        for namespace, room in list(self._rooms.items()):
+            try:
+                await room.limiter.reconcile()
+            except HeadgateError as error:
+                log.warning("what dead holders keep in %r could not be looked for: %s", namespace, error)
+
+    async def close(self) -> None:
+        for room in self._rooms.values():
+            await room.limiter.close()
+        if self._bound is not None:
+            await self._bound.close()
+
+
+def _one_limit(spec: str) -> Limit:
+    found = read_limits(spec)
+    if len(found) > 1 or found[0].is_concurrent:
+        raise ValidationError(f"max_requests must be one limit like '1000/second', not {spec!r}")
+    return found[0]
+
+
+def _bearer(headers: Headers) -> str | None:
+    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+@lru_cache(256)
+def _is_loopback(host: bytes) -> bool:
+    try:
+        name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,71 @@
+"""Looking at what is left, and correcting it."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from ..core.units import MILLI, from_milli
+from ..limiter import BucketStatus
+from .limits import limits_of
+from .operations import Asked, operation
+from .schema import AdjustForm, Available, PenalizeForm, PlaceForm, Usage, UsageQuery, Used
+
+
+@operation("GET", "/v1/available", "read")
+async def available(asked: Asked, query: PlaceForm) -> Available:
+    """Whole tokens that could be taken now, by limit name: the lowest of the entity and its ancestors."""
+    return Available(await asked.limiter.available(query.entity_id, query.resource))
+
+
+@operation("GET", "/v1/usage", "read")
+async def usage(asked: Asked, query: UsageQuery) -> Usage:
+    """What of an entity's own limits is used right now. With `resource` the unused ones are there too."""
+    limiter = asked.limiter
+    resource = None if query.resource is UNSET else query.resource
+    buckets = await limiter.get_buckets(query.entity_id, resource)
+    found = [_used(bucket) for bucket in buckets]
+    if resource is not None:
+        seen = {bucket.limit.name for bucket in buckets}
+        limits, _ = await limiter.resolve_limits(query.entity_id, resource)
+        found += [
+            _used(BucketStatus(query.entity_id, resource, limit, int(limit.capacity), 0.0, 0.0))
+            for limit in limits
+            if limit.name not in seen
+        ]
+    return Usage(query.entity_id, found)
+
+
+def _used(bucket: BucketStatus) -> Used:
+    limit = bucket.limit
+    untouched = not limit.is_concurrent and not bucket.full_in_seconds  # what is left is rounded down
+    used = 0 if untouched else from_milli(limit.capacity_milli - bucket.available * MILLI)
+    return Used(
+        bucket.resource,
+        limit.name,
+        str(limit),
+        limit.capacity,
+        bucket.available,
+        used,
+        bucket.full_in_seconds,
+        bucket.blocked_for_seconds,
+    )
+
+
+@operation("POST", "/v1/adjust", "decide")
+async def adjust(asked: Asked, body: AdjustForm) -> None:
+    """Say what was used, after the fact and without a lease. Never refuses; counts on the ancestors too."""
+    await asked.limiter.adjust(body.entity_id, body.resource, body.amounts, limits_of(body.limits))
+
+
+@operation("POST", "/v1/penalize", "decide")
+async def penalize(asked: Asked, body: PenalizeForm) -> None:
+    """After a vendor's 429: let nothing pass for a while, or keep only a part of the tokens."""
+    await asked.limiter.penalize(
+        body.entity_id, body.resource, seconds=body.seconds, factor=body.factor, limits=limits_of(body.limits)
+    )
+
+
+@operation("POST", "/v1/reset", "admin")
+async def reset(asked: Asked, body: PlaceForm) -> None:
+    """Make the buckets of an entity on a resource full again, and all its slots free."""
+    await asked.limiter.reset(body.entity_id, body.resource)

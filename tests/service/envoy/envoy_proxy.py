@@ -1,0 +1,242 @@
+"""A real Envoy in front of a real upstream, and the service that it asks, in a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from copy import deepcopy
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from headgate import RateLimiter
+from headgate.http.answer import DEFAULT_HEADERS
+from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
+from headgate.service.envoy.ratelimit_pb2 import RateLimitRequest, RateLimitResponse
+from headgate.service.envoy.server import EnvoyServer, start_envoy_server
+from headgate.service.envoy.servicer import SERVICE, RateLimitServicer
+from headgate.testing.servers.process import ServerProcess, eventually, free_port
+
+T = TypeVar("T")
+TOKEN = "the-token-of-this-envoy"
+
+
+class Loop:
+    """An event loop in a thread, for all servers and limiters of a test session."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Service:
+    """Our gRPC service on a port that it keeps, to be stopped and started again."""
+
+    def __init__(
+        self, loop: Loop, descriptors: Descriptors, *, open_to_all: bool = True, headers: Any = DEFAULT_HEADERS
+    ) -> None:
+        self._loop = loop
+        self._limiter: RateLimiter | None = None
+        self._servicer = RateLimitServicer(descriptors, self._authorize, headers=headers)
+        self._server: EnvoyServer | None = None
+        self.token = None if open_to_all else TOKEN
+        self.port = 0
+        self.start()
+
+    def _authorize(self, token: str | None, scope: str) -> RateLimiter | None:
+        return self._limiter if scope == "decide" and self.token in (None, token) else None
+
+    def use(self, make: Callable[[], RateLimiter]) -> RateLimiter:
+        """Decide with a new limiter from now on."""
+
+        async def made() -> RateLimiter:
+            if self._limiter is not None:
+                await self._limiter.close()
+            self._limiter = make()
+            return self._limiter
+
+        return self._loop.run(made())
+
+    def available(self, rule: DescriptorRule, entity_id: str) -> dict[str, int]:
+        assert self._limiter is not None
+        return self._loop.run(self._limiter.available(entity_id, rule.id, rule.limits))
+
+    def start(self) -> None:
+        self._server = self._loop.run(start_envoy_server(self._servicer, f"127.0.0.1:{self.port}"))
+        self.port = self._server.port
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._loop.run(self._server.stop(0))
+            self._server = None
+
+    def close(self) -> None:
+        self.stop()
+        if self._limiter is not None:
+            self._loop.run(self._limiter.close())
+
+
+class Client:
+    """What Envoy is to the service, written by hand."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self._call = self.channel.unary_unary(
+            f"/{SERVICE}/ShouldRateLimit",
+            request_serializer=RateLimitRequest.SerializeToString,
+            response_deserializer=RateLimitResponse.FromString,
+        )
+
+    def ask(self, *descriptors: Any, metadata: Any = (), **fields: Any) -> RateLimitResponse:
+        request = RateLimitRequest(**{"domain": "edge", "descriptors": list(descriptors), **fields})
+        answer: RateLimitResponse = self._call(request, metadata=metadata, timeout=10)
+        return answer
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+def descriptor(entries: Mapping[str, str | bytes], **fields: Any) -> dict[str, Any]:
+    encoded = [
+        {"key": key, "value": value.encode() if isinstance(value, str) else value} for key, value in entries.items()
+    ]
+    return {"entries": encoded, **fields}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> Any:
+        return json.loads(self.body)
+
+
+class Upstream:
+    """The API behind Envoy. It counts what reached it."""
+
+    def __init__(self) -> None:
+        self.served = 0
+        upstream = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                upstream.served += 1
+                self.send_response(200)
+                self.send_header("content-length", "5")
+                self.send_header("x-tokens", "700")
+                self.end_headers()
+                self.wfile.write(b"hello")
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Guide(NamedTuple):
+    """What docs/envoy.md shows of an envoy.yaml."""
+
+    config: Any
+    own_limits: Any
+    afterwards: Any
+
+
+class EnvoyProxy(ServerProcess):
+    """Envoy with the configuration of the guide, on free ports, and twice: on `deny_port` it lets nothing pass while
+    the service is away. What else the guide shows is on routes of its own: `/plan` and `/chat`."""
+
+    def __init__(self, binary: str, guide: Guide, *, upstream_port: int, service_port: int) -> None:
+        super().__init__()
+        try:
+            self.port, self.deny_port = free_port(), free_port()
+            config = deepcopy(guide.config)
+            _set_ports(config, upstream_port, service_port)
+            listener = config["static_resources"]["listeners"][0]
+            config["static_resources"]["listeners"] = [
+                _listener(deepcopy(listener), guide, port, deny)
+                for port, deny in ((self.port, False), (self.deny_port, True))
+            ]
+            (self.folder / "envoy.json").write_text(json.dumps(config))
+            options = ["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
+            self._launch([binary, "-c", str(self.folder / "envoy.json"), *options], {})
+            eventually(lambda: self._listens() or not self.running, "Envoy listens")
+            assert self.running, self.log
+        except BaseException:
+            self.close()
+            raise
+
+    def _listens(self) -> bool:
+        for port in (self.port, self.deny_port):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                return False
+        return True
+
+    def get(self, path: str = "/", headers: Mapping[str, str] | None = None, *, deny: bool = False) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.deny_port if deny else self.port, timeout=10)
+        try:
+            connection.request("GET", path, headers=dict(headers or {}))
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, names, response.read())
+        finally:
+            connection.close()
+
+
+def _set_ports(config: Any, upstream_port: int, service_port: int) -> None:
+    for cluster, port in zip(config["static_resources"]["clusters"], (upstream_port, service_port)):
+        endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+        endpoint["address"]["socket_address"]["port_value"] = port
+
+
+def _listener(listener: Any, guide: Guide, port: int, deny: bool) -> Any:
+    listener["name"] = f"on-{port}"
+    listener["address"]["socket_address"]["port_value"] = port
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["http_filters"][0]["typed_config"].update(failure_mode_deny=deny, timeout="5s")
+    manager["http_filters"].insert(0, PLAN_OF_CALLER)
+    manager["route_config"]["virtual_hosts"][0]["routes"][:0] = [
+        {"match": {"prefix": "/plan"}, "route": {"cluster": "api", "rate_limits": guide.own_limits}},
+        {"match": {"prefix": "/chat"}, "route": {"cluster": "api"}, "typed_per_filter_config": guide.afterwards},
+    ]
+    return listener
+
+
+PLAN_OF_CALLER = {
+    "name": "envoy.filters.http.set_metadata",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+        "metadata": [{"metadata_namespace": "plans", "value": {"of_caller": {"requests_per_unit": 3, "unit": "HOUR"}}}],
+    },
+}
