@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import dynamodb_scenes as dynamodb
+from . import http_scenes as http
 from .must import EVALSHA, OURS, fastest_peer
 from .run import Result
 
@@ -45,6 +46,8 @@ def summary(result: Result) -> str:
         parts += _on_redis(best, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
     if result.get("costs"):
         parts += _on_dynamodb(best, result["costs"]["dynamodb"])
+    if http.ADDED in best:
+        parts += _over_http(best)
     parts.append(
         f"A million entities: {_growth(best['entities, memory']):.2f}x the time of one in memory, "
         f"{_growth(best['entities, sqlite']):.2f}x in a file. Sixteen limits in one acquire: "
@@ -53,6 +56,25 @@ def summary(result: Result) -> str:
         f"{best['async']['aiolimiter']:.1f} µs."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _over_http(best: dict[str, dict[str, float]]) -> list[str]:
+    added = {name: time - best[http.ADDED][http.BARE] for name, time in best[http.ADDED].items()}
+    served, service = best[http.SERVED], best.get(http.SERVICE, {})
+    names = ((http.OURS, "headgate"), (http.SLOWAPI, "slowapi"), (http.FASTAPI_LIMITER, "fastapi-limiter"))
+    parts = [
+        _table("added to a request of a FastAPI application, in memory", [(name, added[key]) for key, name in names]),
+        f"The same application with its limits in Redis, {http.CONNECTIONS} connections: "
+        + ", ".join(f"{1e6 / served[key]:,.0f} requests a second with {name}" for key, name in names)
+        + f"; {1e6 / served[http.BARE]:,.0f} without a limiter.",
+    ]
+    if service:
+        single, batched, grpc = (1e6 / service[name] for name in (http.SINGLE, http.BATCHED, http.GRPC))
+        parts.append(
+            f"`headgate serve` makes {single:,.0f} decisions a second over HTTP, {batched:,.0f} in batches of "
+            f"{http.BATCH}, {grpc:,.0f} over gRPC."
+        )
+    return parts
 
 
 def _on_redis(best: dict[str, dict[str, float]], sizes: dict[str, float]) -> list[str]:

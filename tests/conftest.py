@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -24,6 +25,12 @@ DYNAMODB_ENGINES: dict[str, type[Engine]] = {
     "dynamodb_local": DynamoDBLocal,
     "dynoxide": Dynoxide,
 }
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests stay until the end: nobody has to look at them each time garbage is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,8 @@ from headgate.testing.conformance.slots import SlotConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.redis import RedisCluster, RedisServer
+
+BUSY: dict[str, Any] = {"store_timeout": 5.0}  # what a server on a busy machine may take
 
 
 class TestMemory(StoreConformance):
@@ -32,6 +34,8 @@ class TestSqlite(StoreConformance):
 
 
 class TestRedis(StoreConformance):
+    settings = BUSY
+
     @pytest.fixture
     def url(self, redis_server: RedisServer) -> str:
         with redis_server.client() as client:
@@ -40,7 +44,11 @@ class TestRedis(StoreConformance):
 
 
 class TestRedisCluster(StoreConformance):
-    """Every entity in a slot of its own, so that every cascade is one across slots."""
+    """Every entity in a slot of its own, so that every cascade is one across slots. The script is a single server's."""
+
+    settings = BUSY
+    scenarios_every = 4
+    histories = 20
 
     @pytest.fixture
     def url(self, redis_cluster: RedisCluster) -> str:
@@ -53,8 +61,9 @@ class TestRedisCluster(StoreConformance):
 class DynamoDB:
     """A table for each test."""
 
-    settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # of an engine on a busy machine
+    settings = BUSY
     histories = 8
+    scenarios_every = 3
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
 
