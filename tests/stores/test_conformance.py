@@ -11,9 +11,7 @@ import pytest
 from headgate.stores import open_store
 from headgate.testing.conformance import StoreConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
-from headgate.testing.conformance.hierarchy import HierarchyConformance
 from headgate.testing.conformance.leases import LeaseConformance
-from headgate.testing.conformance.slots import SlotConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.redis import RedisCluster, RedisServer
@@ -80,9 +78,7 @@ class TestDynamoDB(DynamoDB, StoreConformance):
         return str(request.param)
 
 
-class TestDynamoDBBlocking(
-    DynamoDB, VectorConformance, LeaseConformance, SlotConformance, HierarchyConformance, ConcurrencyConformance
-):
+class TestDynamoDBBlocking(DynamoDB, VectorConformance, LeaseConformance, ConcurrencyConformance):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
     scenarios_every = 5

@@ -23,6 +23,10 @@ class OnDynamoDB:
     looks_every = 10
     scenarios_every = 12
 
+    @pytest.fixture(params=["async"])  # of the plans, and not of what carries them
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
     @pytest.fixture
     def url(self, ministack: Engine, aws_credentials: str) -> str:
         return new_table(ministack)

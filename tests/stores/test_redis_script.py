@@ -184,7 +184,7 @@ OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LAR
     [(0, [Request(Mode.TAKE, ("a",), (Part(0, X, LARGEST),))]), (7, [Request(Mode.PEEK, ("a",), (Part(0, X, 1),))])]
 )
 @example([(0, [EMPTYING]), (5, [LOWERING]), (0, [LOWERING]), (9, [EMPTYING])])
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_history_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
     check_equals_core(store, history)
 
@@ -217,7 +217,7 @@ def crowds(draw: st.DrawFn) -> list[tuple[int, list[Request]]]:
 
 
 @given(crowds())
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_crowd_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
     check_equals_core(store, history)
 
