@@ -22,6 +22,7 @@ from uuid import uuid4
 import pytest
 
 import headgate
+import headgate.http
 import headgate.stores
 import headgate.stores.memory
 from headgate import Lease, RateLimiter
@@ -161,7 +162,8 @@ def undocumented(names: list[str], pattern: str) -> list[str]:
 
 
 def test_every_public_name_is_documented() -> None:
-    assert undocumented(list(headgate.__all__), r"\b{}\b") == []
+    for module in (headgate, headgate.http):
+        assert undocumented(list(module.__all__), r"\b{}\b") == [], module.__name__
 
 
 def test_every_method_is_documented() -> None:

@@ -244,7 +244,7 @@ def _read_settings(given: Any) -> dict[str, Any]:
         if name not in known:
             raise ImproperlyConfigured(f"{_SETTING} has {name!r}; it may have {', '.join(known)}")
     return {
-        name.lower(): import_string(value) if name in _IMPORTED and isinstance(value, str) else value
+        name.lower(): import_string(value) if name in _IMPORTED and isinstance(value, str) and "." in value else value
         for name, value in given.items()
     }
 
