@@ -252,6 +252,14 @@ class TestItDoesNotStart:
         assert err.startswith("error: ")
         assert said in err
 
+    def test_each_mistake_of_a_file_on_a_line_of_its_own(self, tmp_path: Path) -> None:
+        file = tmp_path / "rules.yaml"
+        file.write_text("rules:\n  - id: a\n    path: search\n  - id: b\n    limits: fast\n")
+        _, _, err = command("serve", "--url", "memory://", "--rules", str(file))
+        first, second = err.removeprefix("error: ").splitlines()
+        assert first.startswith(f"{file}:3: ")
+        assert second.startswith(f"{file}:5: ")
+
     def test_on_a_port_that_is_taken(self) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

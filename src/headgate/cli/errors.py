@@ -47,6 +47,8 @@ def _message(error: HeadgateError) -> str:
         return f"entity {error.entity_id!r} does not exist{why}; 'headgate entity create {error.entity_id}' makes it"
     if isinstance(error, EntityExists):
         return f"entity {error.entity_id!r} exists already"
+    if hasattr(error, "problems"):  # of a file, each with its line, and on a line of its own
+        return str(error)
     return " ".join(str(error).split())
 
 
