@@ -174,7 +174,7 @@ class Engine(Generic[L]):
         return amounts
 
     def _decide_plan(self, charges: Sequence[_Charge], shadows: Sequence[_Charge]) -> Plan[Decision[Any] | None]:
-        if len(charges) == 1 and not shadows and charges[0].ask.consume is not None:
+        if len(charges) == 1 and not shadows:
             return (yield from Decide(charges[0].ask, self.on_unavailable))
         asks: list[Ask | list[Ask]] = [charge.ask for charge in shadows]
         if charges:
@@ -244,7 +244,7 @@ class SyncGate:
 
     def __init__(self, engine: Engine[SyncRateLimiter]) -> None:
         self.engine = engine
-        self._perform = SyncSteps(engine.limiter).perform
+        self._steps = SyncSteps(engine.limiter)
         for what in engine.coroutine_functions():
             raise ValidationError(f"{what} is a coroutine function, which nobody awaits where threads are served")
 
@@ -252,9 +252,9 @@ class SyncGate:
         engine = self.engine
         ask = engine.simple(call) if matches is None else None
         if ask is None:
-            return run(engine.check_plan(call, matches), self._perform)
+            return run(engine.check_plan(call, matches), self._steps.perform)
         try:
-            decision = engine.limiter.try_acquire(*ask, on_unavailable=engine.on_unavailable)  # type: ignore[arg-type]
+            decision = self._steps.decide(ask, engine.on_unavailable)
         except (RateLimiterUnavailable, ValidationError) as error:
             return engine.failed(call, error, ask.resource)
         return engine.verdict(call, decision)
@@ -270,15 +270,15 @@ class AsyncGate:
 
     def __init__(self, engine: Engine[RateLimiter]) -> None:
         self.engine = engine
-        self._perform = AsyncSteps(engine.limiter).perform
+        self._steps = AsyncSteps(engine.limiter)
 
     async def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
         engine = self.engine
         ask = engine.simple(call) if matches is None else None
         if ask is None:
-            return await arun(engine.check_plan(call, matches), self._perform)
+            return await arun(engine.check_plan(call, matches), self._steps.perform)
         try:
-            decision = await engine.limiter.try_acquire(*ask, on_unavailable=engine.on_unavailable)  # type: ignore[arg-type]
+            decision = await self._steps.decide(ask, engine.on_unavailable)
         except (RateLimiterUnavailable, ValidationError) as error:
             return engine.failed(call, error, ask.resource)
         return engine.verdict(call, decision)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import EntityNotFound, ValidationError
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
+from ..limiter.chain import ONE_OF_EACH
 from ..plan import Call as Step
 
 
@@ -52,10 +53,15 @@ class SyncSteps:
             raise ValidationError(f"limiter must be a SyncRateLimiter here, where threads are served, not {limiter!r}")
         self._limiter = limiter
 
+    def decide(self, ask: Ask, on_unavailable: OnUnavailable | None) -> Decision[Any]:
+        entity_id, resource, consume, limits = ask
+        consume = ONE_OF_EACH if consume is None else consume
+        return self._limiter.try_acquire(entity_id, resource, consume, limits, on_unavailable=on_unavailable)
+
     def perform(self, step: Step[Any]) -> Any:
         limiter = self._limiter
         if isinstance(step, Decide):
-            return limiter.try_acquire(*step.ask, on_unavailable=step.on_unavailable)  # type: ignore[arg-type]
+            return self.decide(step.ask, step.on_unavailable)
         if isinstance(step, DecideEach):
             return limiter.try_acquire_each(step.asks, on_unavailable=step.on_unavailable)
         if isinstance(step, ReadLimits):
@@ -77,10 +83,15 @@ class AsyncSteps:
             raise ValidationError(f"limiter must be a RateLimiter here, where tasks are served, not {limiter!r}")
         self._limiter = limiter
 
+    async def decide(self, ask: Ask, on_unavailable: OnUnavailable | None) -> Decision[Any]:
+        entity_id, resource, consume, limits = ask
+        consume = ONE_OF_EACH if consume is None else consume
+        return await self._limiter.try_acquire(entity_id, resource, consume, limits, on_unavailable=on_unavailable)
+
     async def perform(self, step: Step[Any]) -> Any:
         limiter = self._limiter
         if isinstance(step, Decide):
-            return await limiter.try_acquire(*step.ask, on_unavailable=step.on_unavailable)  # type: ignore[arg-type]
+            return await self.decide(step.ask, step.on_unavailable)
         if isinstance(step, DecideEach):
             return await limiter.try_acquire_each(step.asks, on_unavailable=step.on_unavailable)
         if isinstance(step, ReadLimits):

@@ -101,9 +101,10 @@ def decided(
     limiter: Any, members: Sequence[Member], results: Sequence[Answer | RateLimiterUnavailable]
 ) -> list[Decision[Any]] | None:
     """None if the store was away for some, which is a matter for `settled_each_plan`."""
-    if any(isinstance(result, RateLimiterUnavailable) for result in results):
+    answers = [result for result in results if isinstance(result, Answer)]
+    if len(answers) < len(results):
         return None
-    return [Decision(limiter, chain, parts, answer) for (chain, parts), answer in zip(members, results)]  # type: ignore[arg-type]
+    return [Decision(limiter, chain, parts, answer) for (chain, parts), answer in zip(members, answers)]
 
 
 def settled_each_plan(
