@@ -99,4 +99,5 @@ def test_one_behind_waits_longer_for_the_slots_of_the_dead(start: Start, place: 
         assert decision.lease
         assert late.take(**A_SLOT) == 0
         decision.lease.commit()
-        assert late.take(**A_SLOT) == 1
+        # It has asked often: on DynamoDB what it hears may be as of a fifth of a second ago.
+        eventually(lambda: late.take(**A_SLOT), "the slot to be free for the one behind")
