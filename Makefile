@@ -1,5 +1,5 @@
 # Each target does its own set-up: it makes .venv and installs what it needs, with uv if there is one, else pip.
-.PHONY: demo test stress soak lint format bench proto servers clean
+.PHONY: demo test stress soak lint format bench docs docs-serve proto servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -21,6 +21,7 @@ help:
 	@echo "make stress  workers killed at random, on every store, for a minute"
 	@echo "make soak    all load tests, longer"
 	@echo "make bench   headgate and its peers in one run"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make lint    lint and types only"
 	@echo "make format  let ruff format the code"
 
@@ -58,6 +59,12 @@ format: .venv/dev
 bench: .venv/bench servers
 	$(BIN)/python -m bench
 
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-serve: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --no-strict
+
 # What Envoy and the service say to each other, compiled from its .proto.
 proto: .venv/dev
 	cd src/headgate/service/envoy && ../../../../$(BIN)/python -m grpc_tools.protoc -I. --include_imports \
@@ -65,7 +72,8 @@ proto: .venv/dev
 
 servers:
 	@sh tests/servers/install.sh
+	@sh tests/servers/install_postgres.sh
 	@sh tests/servers/install_dynamodb.sh
 
 clean:
-	rm -rf .venv .engines .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .engines site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

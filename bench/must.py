@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from . import dynamodb_scenes as dynamodb
 from . import http_scenes as http
+from . import operating
+from .postgres_scenes import LEAST_ROW
 from .redis_contenders import BARE
 from .run import Result
 
@@ -40,9 +42,7 @@ class Goal(NamedTuple):
 
 
 def fastest_peer(times: dict[str, float]) -> tuple[str, float]:
-    peers = {name: best for name, best in times.items() if not name.startswith(("headgate", BARE))}
-    name = min(peers, key=peers.__getitem__)
-    return name, peers[name]
+    return _fastest_but(times, BARE)
 
 
 def goals(result: Result) -> Iterator[Goal]:
@@ -61,6 +61,8 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal("sqlite: 16 threads, one key, against one thread", one / shared, 2, False)
     if "redis, one task" in times:
         yield from _on_redis(times, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
+    if "postgres, one task" in times:
+        yield from _on_postgres(times)
     if dynamodb.LONE in times:
         yield from _on_dynamodb(times, result["costs"]["dynamodb"])
     if http.ADDED in times:
@@ -68,11 +70,36 @@ def goals(result: Result) -> Iterator[Goal]:
     if http.SERVICE in times:
         single, batched = (times[http.SERVICE][name] for name in (http.SINGLE, http.BATCHED))
         yield Goal("service: decisions a second in batches against one by one", single / batched, 10, False)
+    for table in (name for name in times if name.startswith("apply, ")):
+        seconds = next(iter(times[table].values())) / 1e6
+        yield Goal(f"{table}: 10,000 new entities", seconds, 10, True, unit=" s")
+    if operating.DASHBOARD in times:
+        milliseconds = times[operating.DASHBOARD]["overview"] / 1e3
+        yield Goal("dashboard: the overview, of 100,000 entities", milliseconds, 100, True, unit=" ms")
+    for place in operating.PLACES:
+        rows = result["times"].get(operating.USAGE.format(place=place))
+        if rows:
+            yield Goal(f"{place}: an acquire with usage and audit against one without", rows[1]["ratio"], 1.1, True)
     for store in ("memory", "sqlite"):
         for kind, wanted in (("entities", 1.5), ("limits", 6)):
             rows = result["times"].get(f"{kind}, {store}")
             if rows:
                 yield Goal(f"{store}: {rows[-1]['name']} against 1", rows[-1]["ratio"], wanted, True)
+
+
+def _on_postgres(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
+    for table, wanted in (("postgres, 64 tasks, a key each", 10), ("postgres, 64 tasks, one key", 20)):
+        name, best = _fastest_but(times[table], "psycopg")
+        yield Goal(f"{table}: against {name}", best / times[table][OURS], wanted, False)
+    for table in ("postgres, one task", "postgres, one thread"):
+        ratio = times[table][OURS] / times[table][LEAST_ROW]
+        yield Goal(f"{table}: time against a function that reads and writes a row", ratio, 1.2, True)
+
+
+def _fastest_but(times: dict[str, float], bare: str) -> tuple[str, float]:
+    peers = {name: best for name, best in times.items() if not name.startswith(("headgate", bare))}
+    name = min(peers, key=peers.__getitem__)
+    return name, peers[name]
 
 
 def _on_redis(times: dict[str, dict[str, float]], sizes: dict[str, float]) -> Iterator[Goal]:

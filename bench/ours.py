@@ -74,7 +74,7 @@ def many_threads(url: URL, count: int, *, one_key: bool) -> Any:
     return opened
 
 
-def _async_hit(limiter: RateLimiter, key: str) -> AsyncHit:
+def async_hit(limiter: RateLimiter, key: str) -> AsyncHit:
     async def hit() -> bool:
         return (await limiter.try_acquire(key, "api", {"requests": 1})).allowed
 
@@ -82,12 +82,12 @@ def _async_hit(limiter: RateLimiter, key: str) -> AsyncHit:
 
 
 def one_task(url: URL) -> Any:
-    return _async(url, lambda loop, limiter: coroutines(loop, _async_hit(limiter, KEY)))
+    return _async(url, lambda loop, limiter: coroutines(loop, async_hit(limiter, KEY)))
 
 
 def many_tasks(url: URL, count: int) -> Any:
     return _async(
-        url, lambda loop, limiter: tasks(loop, [_async_hit(limiter, f"user-{number}") for number in range(count)])
+        url, lambda loop, limiter: tasks(loop, [async_hit(limiter, f"user-{number}") for number in range(count)])
     )
 
 
@@ -101,7 +101,7 @@ def on(url: str) -> Iterator[Callable[[str], Hit]]:
 @contextmanager
 def aio_on(url: str, loop: asyncio.AbstractEventLoop) -> Iterator[Callable[[str], AsyncHit]]:
     with _aio_limiter_at(url, loop) as limiter:
-        yield partial(_async_hit, limiter)
+        yield partial(async_hit, limiter)
 
 
 @contextmanager

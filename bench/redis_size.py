@@ -94,7 +94,7 @@ def _headgate(number: int) -> Fill:
     consume = {limit.name: TAKEN for limit in stored}
 
     async def fill(url: str, names: Names) -> None:
-        async with RateLimiter(url) as limiter:
+        async with RateLimiter(url, usage_days=0) as limiter:
             await limiter.set_system_defaults(stored)
             await _for_each(names, lambda name: limiter.try_acquire(name, "api", consume))
 

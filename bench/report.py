@@ -11,10 +11,19 @@ from rich.table import Table
 
 from . import dynamodb_scenes as dynamodb
 from . import http_scenes as http
+from . import operating
 from .must import goals
 from .readme import summary
 from .run import Result
 
+POSTGRES = {
+    "one task": "one limit, one task (async)",
+    "one thread": "one limit, one thread",
+    "64 tasks, a key each": "64 tasks in one process, a key each",
+    "64 tasks, one key": "64 tasks in one process, one key",
+    "16 threads, a key each": "16 threads in one process, a key each",
+    "16 threads, one key": "16 threads in one process, one key",
+}
 TITLES = {
     "memory": "In memory, one limit, one thread",
     "async": "In memory, one limit, one task (async)",
@@ -26,6 +35,7 @@ TITLES = {
     "redis, 64 tasks, one key": "On Redis, 64 tasks in one process, one key",
     "redis, 16 threads, a key each": "On Redis, 16 threads in one process, a key each",
     "redis, 16 threads, one key": "On Redis, 16 threads in one process, one key",
+    **{f"postgres, {where}": f"On PostgreSQL, {words}" for where, words in POSTGRES.items()},
     dynamodb.LONE: "On DynamoDB, one limit, one task",
     dynamodb.CASCADE: "On DynamoDB, one task, an entity and its parent (cascade of two)",
     dynamodb.HOT: "On DynamoDB, 64 tasks in one process, one entity",
@@ -33,6 +43,9 @@ TITLES = {
     http.ADDED: "A FastAPI application in memory, one request, no server",
     http.SERVED: f"A FastAPI application served by uvicorn, limits in Redis, {http.CONNECTIONS} connections",
     http.SERVICE: f"headgate serve, limits in memory, {http.SERVICE_CONNECTIONS} connections",
+    **{f"apply, {place}": f"headgate apply: {place}" for place in ("sqlite", "redis")},
+    operating.DASHBOARD: "The dashboard over an SQLite file with 100,000 entities",
+    **{operating.USAGE.format(place=place): f"Usage and audit on and off: {place}" for place in operating.PLACES},
     "limits, memory": "In memory, limits per acquire",
     "limits, sqlite": "In an SQLite file, limits per acquire",
     "entities, memory": "In memory, a random one of many entities",
@@ -42,6 +55,7 @@ SIZES = {
     "memory": "Memory of an idle bucket",
     "disk": "Disk space of an idle bucket",
     "redis": "Redis memory (used_memory) of an idle bucket",
+    "postgres": "PostgreSQL: the whole table of buckets",
 }
 COSTS = {"dynamodb": "What an acquire costs on DynamoDB, on average"}
 TIME_COLUMNS = ("", "µs per decision", "decisions/s", "ratio", "")

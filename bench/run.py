@@ -11,14 +11,18 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from headgate import SyncRateLimiter
 from headgate.testing.servers.dynamodb import Ministack, NotInstalledError, aws_environment
+from headgate.testing.servers.postgres import PostgresServer, postgres_folder
 from headgate.testing.servers.redis import RedisServer, redis_server_binary
 
-from . import contenders, growth, ours, redis_contenders, redis_size, size
+from . import contenders, growth, operating, ours, redis_contenders, redis_size, size
 from . import http_scenes as http
-from .measure import WARM_UP, Contender, Timing, measure
+from .measure import TURN_SECONDS, WARM_UP, Contender, Timing, measure
 
 SECTIONS = (
     "memory",
@@ -26,9 +30,11 @@ SECTIONS = (
     "sqlite",
     "threads",
     "redis",
+    "postgres",
     "dynamodb",
     "http",
     "service",
+    "operating",
     "limits",
     "entities",
     "size",
@@ -78,6 +84,9 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
             elif section == "redis":
                 tables, sizes["redis"], servers["redis"] = _redis(loop, redis_rounds, keys, say)
                 times |= tables
+            elif section == "postgres":
+                tables, sizes["postgres"], servers["postgres"] = _postgres(loop, redis_rounds, buckets, say)
+                times |= tables
             elif section == "dynamodb":
                 tables, costs["dynamodb"] = _dynamodb(loop, dynamodb_rounds, say)
                 times |= tables
@@ -86,6 +95,8 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
                 times |= _http(loop, rounds, redis_rounds, say)
             elif section == "service":
                 times |= _service(loop, redis_rounds, say)
+            elif section == "operating":
+                times |= _operating(loop, rounds, redis_rounds, say)
             elif section == "limits":
                 times["limits, memory"] = _rows(measure(growth.limits_per_acquire(ours.memory), rounds))
                 times["limits, sqlite"] = _rows(measure(growth.limits_per_acquire(ours.sqlite), file_rounds))
@@ -114,8 +125,10 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
 
 def check_installed(section: str) -> None:
     """Whether what a section needs is on this machine, or NotInstalledError."""
-    if section in ("redis", "http"):
+    if section in ("redis", "http", "operating"):
         redis_server_binary()
+    elif section == "postgres":
+        postgres_folder()
     elif section == "dynamodb":
         Ministack.find()
         if find_spec("zae_limiter") is None:
@@ -147,6 +160,27 @@ def _redis(
         say("redis, size")
         sizes = [asdict(row) for row in redis_size.on_redis(server.url, loop, keys)]
         return times, sizes, server.info("server")["redis_version"]
+
+
+def _postgres(
+    loop: asyncio.AbstractEventLoop, rounds: int, buckets: int, say: Callable[[str], None]
+) -> tuple[dict[str, Rows], Rows, str]:
+    """All of it on one server, which waits for the disk: the tables of times, the sizes, the server's version."""
+    from . import postgres_contenders, postgres_size
+
+    times = {}
+    with PostgresServer(fsync=True) as server:
+        with SyncRateLimiter(server.url) as limiter:
+            limiter.setup()
+        for table, group in postgres_contenders.lone(server.url, loop).items():
+            say(table)
+            times[table] = _rows(measure(group, rounds))
+        for table, group in postgres_contenders.crowds(server.url, loop).items():
+            say(table)
+            times[table] = _rows(measure(group, rounds, turn_seconds=CROWD_TURN_SECONDS, warm_up=CROWD_WARM_UP))
+        say("postgres, size")
+        sizes = postgres_size.rows(server.url, 10 * buckets)
+        return times, sizes, server.execute("SHOW server_version")[0][0]
 
 
 def _dynamodb(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str], None]) -> tuple[dict[str, Rows], Rows]:
@@ -182,6 +216,37 @@ def _service(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str], 
 
     say(http.SERVICE)
     return {http.SERVICE: _rows(_at_servers(service_contenders.service(loop), rounds))}
+
+
+def _operating(
+    loop: asyncio.AbstractEventLoop, rounds: int, redis_rounds: int, say: Callable[[str], None]
+) -> dict[str, Rows]:
+    from . import apply, dashboard
+
+    times = {}
+
+    with RedisServer() as server:
+        for place in apply.PLACES:
+            table = apply.APPLY.format(place=place)
+            say(table)
+            times[table] = _rows(measure(apply.contenders(place, server.url), 2, warm_up=0))
+        say(operating.DASHBOARD)
+        with TemporaryDirectory() as folder:
+            pages = dashboard.pages(loop, dashboard.filled(Path(folder)))
+            times[operating.DASHBOARD] = _rows(measure(pages, redis_rounds, fresh=False))
+        for place in operating.PLACES:
+            table = operating.USAGE.format(place=place)
+            say(table)
+            crowd = "tasks" in place
+            times[table] = _rows(
+                measure(
+                    operating.usage(place, server.url, loop),
+                    2 * redis_rounds if "redis" in place else rounds,
+                    turn_seconds=CROWD_TURN_SECONDS if crowd else TURN_SECONDS,
+                    warm_up=CROWD_WARM_UP if crowd else WARM_UP,
+                )
+            )
+    return times
 
 
 def _at_servers(group: Sequence[Contender], rounds: int) -> list[Timing]:

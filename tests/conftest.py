@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from headgate import SyncRateLimiter
 from headgate.testing.servers.dynamodb import DynamoDBLocal, Dynoxide, Engine, Ministack, aws_environment
+from headgate.testing.servers.postgres import PgBouncer, PostgresServer, postgres_folder
 from headgate.testing.servers.redis import (
     NotInstalledError,
     RedisCluster,
@@ -25,6 +28,10 @@ DYNAMODB_ENGINES: dict[str, type[Engine]] = {
     "dynamodb_local": DynamoDBLocal,
     "dynoxide": Dynoxide,
 }
+
+# A busy machine is no failure: timings decide no test.
+settings.register_profile("headgate", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headgate")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -98,6 +105,35 @@ def stepped_redis_server(redis_installed: None, faketime_installed: None) -> Ite
     """One for a test alone, with a clock that can be stepped."""
     with RedisServer(faketime=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_installed() -> None:
+    if os.environ.get("HEADGATE_SKIP_POSTGRES") == "1":
+        pytest.skip("HEADGATE_SKIP_POSTGRES=1")
+    missing = None
+    try:
+        postgres_folder()
+    except NotInstalledError as error:
+        missing = error
+    if missing:
+        pytest.fail(f"{missing}; or set HEADGATE_SKIP_POSTGRES=1 to do without these tests", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_installed: None) -> Iterator[PostgresServer]:
+    """One for all tests, set up: leave it running."""
+    with PostgresServer() as server:
+        with SyncRateLimiter(server.url, store_timeout=10.0) as limiter:
+            limiter.setup()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """Before the server of all tests."""
+    with PgBouncer(postgres_server) as bouncer:
+        yield bouncer
 
 
 @pytest.fixture(scope="session")

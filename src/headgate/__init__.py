@@ -15,8 +15,10 @@ from .core.errors import (
 from .core.limit import Limit
 from .core.records import Entity, Page
 from .core.status import LimitStatus
+from .core.usage import UsageSummary, UsageWindow
 from .limiter import (
     Ask,
+    AuditEvent,
     BucketStatus,
     CacheStats,
     Clock,
@@ -25,13 +27,16 @@ from .limiter import (
     EntityCapacity,
     Event,
     Lease,
+    Namespace,
     RateLimiter,
     Reading,
     Reconciled,
+    RequestLog,
     ResourceCapacity,
     SyncLease,
     SyncRateLimiter,
     VendorSync,
+    Watcher,
 )
 from .stores import register_store
 
@@ -39,6 +44,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Ask",
+    "AuditEvent",
     "BucketStatus",
     "CacheStats",
     "Clock",
@@ -55,6 +61,7 @@ __all__ = [
     "Limit",
     "LimitStatus",
     "LimiterClosed",
+    "Namespace",
     "NamespaceNotFound",
     "Page",
     "RateLimitExceeded",
@@ -62,11 +69,15 @@ __all__ = [
     "RateLimiterUnavailable",
     "Reading",
     "Reconciled",
+    "RequestLog",
     "ResourceCapacity",
     "SyncLease",
     "SyncRateLimiter",
+    "UsageSummary",
+    "UsageWindow",
     "ValidationError",
     "VendorSync",
     "VersionConflict",
+    "Watcher",
     "register_store",
 ]

@@ -79,6 +79,9 @@ def asked(operation: str, body: Mapping[str, Any], table_arn: str) -> Iterator[A
             action = _STATEMENTS[statement["Statement"].split()[0]]
             keys = [one["S"] for one in statement["Parameters"] if "/" in one.get("S", "") and "#" in one["S"]]
             yield on_table(action, keys[:1])
+    elif operation == "BatchWriteItem":
+        deleted = [one["DeleteRequest"]["Key"] for some in body["RequestItems"].values() for one in some]
+        yield on_table(operation, [key["PK"]["S"] for key in deleted])
     elif operation in ("Scan", "DescribeTable", "DescribeTimeToLive"):
         yield on_table(operation, None)
     else:

@@ -73,6 +73,21 @@ def test_there_and_back(s3: Any, bucket: str, host: Host) -> None:
     assert all(name.endswith(".jsonl.gz") for name in names(s3, bucket))
 
 
+def test_an_event_of_a_limiter(s3: Any, bucket: str, host: Host) -> None:
+    """Its record is read out, and the copy by which an entity finds it is none of its own."""
+    told = {"at_ms": 1_704_164_645_678, "actor": "ann", "action": "limits.set", "before": None, "after": {"rpm": 5}}
+    kept = {"value": json.dumps(told), "version": "1", "expires_at_ms": "2"}
+    copy = event(8, "alice", "x", **kept)
+    for place in ("Keys", "OldImage"):
+        copy["dynamodb"][place]["SK"] = {"S": "#AUDITED#98295835"}
+    outcome = process(host, event(7, "", "98295835", **kept), copy)
+    assert (outcome.failed, outcome.counts.archived) == (None, 1)
+    told_when = {"event_id": "ns/AUDIT##AUDIT#98295835", "expired_at": "2024-06-01T12:00:00Z"}
+    assert day(s3, bucket) == [told_when | told]
+    process(host, event(9, "", "y", value="{"), event(10, "", "z", value='{"at_ms": 1e300}'))
+    assert len(day(s3, bucket, date(2024, 6, 1))) == 2
+
+
 def test_the_same_batch_again_is_the_same_object(s3: Any, bucket: str, host: Host) -> None:
     records = [event(n, f"e{n}") for n in range(1, 6)]
     for _ in range(3):

@@ -12,6 +12,7 @@ from stack_helpers import QUICK, Site, site
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.aggregator import Host, Split
 from headgate.aws.aggregator.splitting import split_plan
+from headgate.core.usage import HOUR_MS
 from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
 from headgate.testing.servers.process import eventually
 
@@ -52,7 +53,8 @@ def stage(ministack: Engine, aws_credentials: str) -> Iterator[Stage]:
 
 
 def take(limiter: SyncRateLimiter) -> None:
-    """What programs do: take, give back, look, wait."""
+    """What programs do: take, give back, look, wait; and what was used is put away by the way."""
+    put_away_at_once(limiter)
     with limiter.acquire("key", "llm", {"rpm": 1, "tpm": 50}, LIMITS) as lease:
         lease.adjust(tpm=7)
     limiter.try_acquire("key", "llm", {"rpm": 1}, LIMITS)
@@ -75,6 +77,17 @@ def take(limiter: SyncRateLimiter) -> None:
     limiter.reconcile()
 
 
+def put_away_at_once(limiter: Any) -> None:
+    """As if every hour were over."""
+    hours = limiter._store._plans.hours
+
+    def notice(place: Any, row: Any, now_ms: int) -> None:
+        if row.used:
+            hours._due[place] = row, now_ms + HOUR_MS
+
+    hours.notice = notice
+
+
 def prepare(limiter: SyncRateLimiter) -> None:
     limiter.create_entity("acme")
     limiter.create_entity("key", parent_id="acme", cascade=True)
@@ -89,6 +102,18 @@ def look(limiter: SyncRateLimiter) -> None:
     limiter.get_limits("acme", "llm")
     limiter.get_buckets("acme")
     limiter.available("key", "llm", LIMITS)
+    limiter.get_usage("key")
+    limiter.get_usage()
+    limiter.get_audit_events("key")
+
+
+def manage(limiter: SyncRateLimiter) -> None:
+    limiter.register_namespace("red")
+    limiter.delete_namespace("red")
+    limiter.count_namespace("red")
+    limiter.purge_namespace("red", confirm="red")
+    limiter.list_orphans()
+    limiter.list_namespaces()
 
 
 def refused(policy: Any, found: list[Asked]) -> list[Asked]:
@@ -97,18 +122,35 @@ def refused(policy: Any, found: list[Asked]) -> list[Asked]:
 
 def test_programs_take_and_administrators_manage(stage: Stage) -> None:
     prepared, taken, seen = (stage.sent("blue", work) for work in (prepare, take, look))
+    assert f"{stage.ns}/BUCKET#key" in {key for one in taken for key in one.keys or ()}, "an hour was put away"
     for app, admin, reader in (stage.blue, stage.whole):
         assert refused(admin, [*prepared, *taken, *seen]) == []
         assert refused(app, [*taken, *seen]) == []
         assert refused(reader, seen) == []
 
 
+def test_namespaces_are_for_administrators_of_the_whole_table(stage: Stage) -> None:
+    managed = stage.sent("green", manage)
+    assert refused(stage.whole[1], managed) == []
+    for policy in (*stage.blue, stage.whole[0], stage.whole[2]):
+        assert refused(policy, managed)
+
+
+def test_programs_add_audit_events_and_change_none(stage: Stage) -> None:
+    for app in (stage.blue[0], stage.whole[0]):
+        allowed = {
+            action: allows(app, Asked(f"dynamodb:{action}", stage.arn, frozenset([f"{stage.ns}/AUDIT#key"])))
+            for action in ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
+        }
+        assert allowed == {"PutItem": True, "UpdateItem": False, "DeleteItem": False, "BatchWriteItem": False}
+
+
 def test_programs_change_neither_entities_nor_limits(stage: Stage) -> None:
     app = stage.blue[0]
     for work in (
         lambda limiter: limiter.create_entity("new"),
-        lambda limiter: limiter.set_limits("acme", LIMITS, "llm"),
-        lambda limiter: limiter.set_resource_defaults("llm", LIMITS),
+        lambda limiter: limiter.set_limits("acme", LIMITS[:1], "llm"),
+        lambda limiter: limiter.set_resource_defaults("llm", LIMITS[:1]),
     ):
         found = refused(app, stage.sent("blue", work))
         assert found

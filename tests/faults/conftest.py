@@ -22,8 +22,8 @@ def place(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     namespace = uuid4().hex[:12]
     if store == "sqlite":
         return Place(f"sqlite:///{tmp_path / 'faults.db'}", namespace)
-    if store == "redis":
-        return Place(request.getfixturevalue("redis_server").url, namespace)
+    if store in ("redis", "postgres"):
+        return Place(request.getfixturevalue(f"{store}_server").url, namespace)
     request.getfixturevalue("aws_credentials")
     url: str = request.getfixturevalue("ministack").url(f"faults-{uuid4().hex}")
     with SyncRateLimiter(url, store_timeout=LONG_ENOUGH) as limiter:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests start: redis-server, and for some of them openssl and faketime. Where it may not or cannot, it
-# says in one line how to, and leaves the rest to the tests.
+# Installs what the tests start: redis-server, a browser, and for some of them openssl and faketime. Where it may not or
+# cannot, it says in one line how to, and leaves the rest to the tests.
 set -u
 
 [ "${HEADGATE_SKIP_REDIS:-}" != 1 ] || exit 0
@@ -12,6 +12,7 @@ missing() {
   has openssl || echo openssl
   # On other systems it cannot step the clock of a server.
   [ "$(uname)" != Linux ] || has faketime || echo faketime
+  has chromium || has chromium-browser || has google-chrome || echo chromium
 }
 
 # What Debian calls a package, as the others call it.
@@ -68,5 +69,5 @@ install() {
 [ -n "$(missing)" ] || exit 0
 install >/dev/null 2>&1
 left=$(missing | tr '\n' ' ')
-[ -z "$left" ] || echo "not installed: ${left}- apt-get install $left(or with brew, apk, dnf: redis openssl libfaketime)" >&2
+[ -z "$left" ] || echo "not installed: ${left}- apt-get install $left(or with brew, apk, dnf: redis openssl libfaketime chromium)" >&2
 exit 0

@@ -343,10 +343,10 @@ class TestInstall:
         self.program(programs, "openssl", "")
         self.install(programs)
         installed = [line.split()[-1] for line in did.read_text().splitlines() if " install " in line]
-        assert installed == ["redis-server", *(["faketime"] if sys.platform == "linux" else [])]
+        assert installed == ["redis-server", *(["faketime"] if sys.platform == "linux" else []), "chromium"]
 
     def test_it_does_nothing_where_all_is_there(self, programs: Path) -> None:
-        for name in ("redis-server", "openssl", "faketime"):
+        for name in ("redis-server", "openssl", "faketime", "chromium"):
             self.program(programs, name, "")
         self.program(programs, "sudo", "echo it was called >&2")
         assert self.install(programs) == ""

@@ -91,7 +91,7 @@ def inside(app: Any, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, T]]
             try:
                 return await work(client)
             finally:
-                await app.service.close()
+                await app.close()
 
     return asyncio.run(run())
 

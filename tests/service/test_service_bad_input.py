@@ -228,7 +228,6 @@ def raw(service: ServeProcess) -> socket.socket:
         "/V1/acquire",
         "/v1/Acquire",
         "/v1/acquire/batch/",
-        "/",
         "/v1",
         "/v2/acquire",
         "/v1/leases/%2e%2e/renew",

@@ -300,4 +300,4 @@ class TestNewTokens:
     @pytest.mark.parametrize("arguments", [["a b"], ["ci", "--scope", "all"], ["ci", "--namespace", "a b"]])
     def test_bad_ones(self, arguments: list[str]) -> None:
         assert command("token", *arguments)[0] == 2
-        assert set(SCOPES) == {"decide", "read", "admin"}
+        assert set(SCOPES) == {"decide", "read", "admin", "namespaces"}

@@ -51,7 +51,8 @@ def test_limits_at_every_level(api: Api, entity: str) -> None:
     try:
         for number, (source, path) in enumerate(levels.items(), 1):
             stored = api("PUT", path, {"limits": [f"n={number}/week", "p=3 concurrent ttl 9s"]})
-            assert stored == api.get(path)
+            found = api.get(path)
+            assert found == stored | {"version": found["version"]}
             assert stored["limits"] == [
                 {"name": "n", "capacity": number, "refill_amount": number, "refill_period_seconds": 604800},
                 {"name": "p", "slots": 3, "ttl_seconds": 9},
@@ -66,7 +67,7 @@ def test_limits_at_every_level(api: Api, entity: str) -> None:
         deleted = [api("DELETE", path) for path in reversed(levels.values())]
     assert deleted == [{"deleted": True}] * 4
     assert api("DELETE", levels["entity"]) == {"deleted": False}
-    assert api.get(levels["system"]) == {"limits": [], "on_unavailable": None}
+    assert api.get(levels["system"]) == {"limits": [], "on_unavailable": None, "version": 0}
 
 
 def test_usage_and_corrections(api: Api, entity: str) -> None:

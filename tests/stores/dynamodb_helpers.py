@@ -9,11 +9,13 @@ from typing import Any
 
 from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
 from headgate.core.limit import Limit
+from headgate.core.usage import DAY_MS, hour_of
 from headgate.stores import open_store
 from headgate.stores.dynamodb.forms import Place
 from headgate.testing.servers.dynamodb import Engine
 
 START_MS = 1_700_000_000_000
+USAGE_MS = 90 * DAY_MS
 
 
 def new_table(engine: Engine) -> str:
@@ -32,6 +34,28 @@ def opened(url: str, timeout_seconds: float = 20.0) -> Iterator[Any]:
         yield store
     finally:
         store.close()
+
+
+def used(store: Any, *place: str | None, now_ms: int = START_MS, namespace: str = "n") -> dict[Any, int]:
+    """What was ever used by an entity on a resource, or by all of them (None).
+
+    Millitokens by (entity, resource, limit, hour).
+    """
+    found: dict[Any, int] = {}
+    cursor = None
+    while True:
+        entity_id, resource = place or ("e", "r")
+        page = store.list_usage(namespace, entity_id, resource, (0, hour_of(now_ms) + 10**5), cursor, now_ms)
+        for row in page:
+            for limit, hours in row.used.items():
+                for hour, milli in hours.items():
+                    if milli:
+                        key = row.entity_id, row.resource, limit, hour
+                        assert key not in found
+                        found[key] = milli
+        cursor = page.cursor
+        if cursor is None:
+            return found
 
 
 def request(limit: Limit, amount: int, mode: Mode = TAKE, *keys: str, max_wait_ms: int = 0) -> Request:
@@ -69,5 +93,5 @@ def place_of(store: Any, shard: int = 0, namespace: str = "n") -> Place:
     return Place(store._plans.namespaces.known(namespace), "e", "r", shard)
 
 
-def split(store: Any, shard: int = 0) -> int:
-    return int(store._run(store._plans.shards.split_plan(place_of(store, shard))))
+def split(store: Any, shard: int = 0, namespace: str = "n") -> int:
+    return int(store._run(store._plans.shards.split_plan(place_of(store, shard, namespace))))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import HeadgateError, Limit, SyncRateLimiter
+from headgate.stores.sqlite import open_blocking
 
 # A thousandth of a token a year: in a test it gains nothing, so that every token can be accounted for.
 LIMIT = Limit.custom("tokens", 1_000_000, 0.001, 366 * 86_400)
@@ -126,6 +127,13 @@ def taker(path: str) -> None:
     for line in sys.stdin:
         take(limiter, int(line))
         answer("taken")
+
+
+def purger(path: str) -> None:
+    """Purge a namespace, and say after each step how much that was."""
+    with closing(open_blocking(url_of(path), PATIENCE_SECONDS)) as store:
+        while removed := store.purge("doomed"):
+            answer(removed)
 
 
 def stranger() -> None:

@@ -11,6 +11,7 @@ import pytest
 from headgate.stores import open_store
 from headgate.testing.conformance import StoreConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
+from headgate.testing.conformance.hierarchy import HierarchyConformance
 from headgate.testing.conformance.leases import LeaseConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.servers.dynamodb import Engine
@@ -33,6 +34,7 @@ class TestSqlite(StoreConformance):
 
 class TestRedis(StoreConformance):
     settings = BUSY
+    scenarios_every = 2  # memory and SQLite play them all, and the script is held to core by a property
 
     @pytest.fixture
     def url(self, redis_server: RedisServer) -> str:
@@ -41,12 +43,13 @@ class TestRedis(StoreConformance):
         return redis_server.url
 
 
-class TestRedisCluster(StoreConformance):
+class Cluster:
     """Every entity in a slot of its own, so that every cascade is one across slots. The script is a single server's."""
 
     settings = BUSY
     scenarios_every = 4
     histories = 20
+    looks_every = 5
 
     @pytest.fixture
     def url(self, redis_cluster: RedisCluster) -> str:
@@ -54,6 +57,20 @@ class TestRedisCluster(StoreConformance):
             with server.client() as client:
                 client.flushdb()
         return redis_cluster.url
+
+
+class TestRedisCluster(Cluster, StoreConformance):
+    @pytest.fixture(params=["async"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+
+class TestRedisClusterBlocking(Cluster, HierarchyConformance, LeaseConformance, ConcurrencyConformance):
+    """The other transport, on what depends on it."""
+
+    @pytest.fixture(params=["sync"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
 
 class DynamoDB:

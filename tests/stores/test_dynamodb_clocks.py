@@ -187,7 +187,7 @@ def test_time_to_live_is_by_the_machines_clock(kind: str, year: int, scene: Scen
     """DynamoDB deletes by its own, which the injected one has nothing to do with."""
     entity = new_entity()
     clock = ManualClock((year - 1970) * 365 * 86_400_000)
-    with limiter_of(kind, scene.url, clock=clock) as limiter:
+    with limiter_of(kind, scene.url, clock=clock, usage_days=0) as limiter:
         limiter.create_entity(entity)
         limiter.set_limits(entity, [LIMIT])
         for amount in (1, 4000, 999):

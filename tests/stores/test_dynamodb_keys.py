@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit, ValidationError
@@ -34,6 +34,8 @@ EVERY_KEY = st.one_of(
     st.builds(record_keys.resource_limits_key, st.just("n"), RESOURCES),
     st.builds(record_keys.entity_limits_key, st.just("n"), IDS, st.none() | RESOURCES),
     st.builds(record_keys.custom_key, st.just("n"), st.none() | RESOURCES, IDS),
+    st.builds(record_keys.audit_key, st.just("n"), IDS),
+    st.builds(record_keys.audited_key, st.just("n"), IDS, IDS),
     st.builds("n/other#{}".format, st.text(max_size=5)),
 )
 
@@ -59,6 +61,9 @@ def test_the_keys_of_the_layout() -> None:
         ("n/limits#entity#acme#", "ENTITY#acme", "#CONFIG#_default_"),
         ("n/custom#a/b#acme", "ENTITY#acme", "#CONFIG#a/b"),
         ("n/custom##acme", "ENTITY#acme", "#CONFIG#_default_"),
+        ("n/audit#1", "AUDIT#", "#AUDIT#1"),
+        ("n/audited#acme#1", "AUDIT#acme", "#AUDITED#1"),
+        ("n/namespace#acme", "RECORD#", "#RECORD#namespace#acme"),
         ("n/slots#x/y", "RECORD#", "#RECORD#slots#x/y"),
         ("n/entity", "RECORD#", "#RECORD#entity"),
     ],
@@ -67,14 +72,20 @@ def test_the_item_of_a_record(key: str, pk: str, sk: str) -> None:
     assert home_of(key, NS).item_key == (f"{NS}/{pk}", sk)
 
 
+def test_namespaces_are_records_of_the_registry() -> None:
+    assert home_of("_/namespace#acme", "_").item_key == ("_/SYSTEM#", "#NAMESPACE#acme")
+    assert home_of("_/audit#1", "_").item_key == ("_/AUDIT#", "#AUDIT#1")
+
+
 @pytest.mark.parametrize(
-    "key", ["n/entity#", "n/entity#a#b", "n/child#a", "n/limits#", "n/limits#system#x", "n/custom#r"]
+    "key", ["n/entity#", "n/entity#a#b", "n/child#a", "n/limits#", "n/limits#system#x", "n/custom#r", "n/audited#a"]
 )
 def test_keys_without_a_place(key: str) -> None:
     with pytest.raises(ValidationError, match=key):
         home_of(key, NS)
 
 
+@settings(max_examples=40)
 @given(st.lists(EVERY_KEY, unique=True))
 def test_no_two_records_share_an_item(record_keys: list[str]) -> None:
     homes = [home for key in record_keys if not (home := home_of(key, NS)).derived]
@@ -93,7 +104,7 @@ def test_a_list_finds_the_key_again(key: str) -> None:
     assert places[f"{shelf.gsi}SK"].startswith(shelf.sk)
 
 
-@pytest.mark.parametrize("prefix", ["n/child#", "n/limits#", "n/limits#sys", "n/custom#r"])
+@pytest.mark.parametrize("prefix", ["n/child#", "n/limits#", "n/limits#sys", "n/custom#r", "n/audited#"])
 def test_prefixes_that_cannot_be_listed(prefix: str) -> None:
     with pytest.raises(ValidationError, match=prefix):
         shelf_of(prefix, NS)

@@ -128,7 +128,7 @@ class TestLost:
 
     def test_a_penalty(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
         entity = new_entity()
-        with limiter_of(kind, scene.url) as limiter:
+        with limiter_of(kind, scene.url, audit_days=0) as limiter:
             limiter.adjust(entity, "r", {"n": 2}, [TEN])
             self.lost(scene, lose, lambda: limiter.penalize(entity, "r", factor=0.5, limits=[TEN]))
             assert scene.left(entity) == (4 if done else 8)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from dynamodb_helpers import START_MS, new_table, opened, request
+from dynamodb_helpers import START_MS, USAGE_MS, new_table, opened, request, used
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,9 +33,17 @@ def url(dynamodb_engine: Engine, aws_credentials: str) -> str:
 
 @pytest.fixture(scope="module")
 def store(url: str) -> Iterator[Any]:
+    """One that counts what is used: it costs nothing."""
     with opened(url) as store:
+        store.usage_ms = USAGE_MS
         store.settle([request(RPM, 1, TAKE, "n/warm#up")], START_MS)
         yield store
+
+
+def counting() -> MemoryStore:
+    memory = MemoryStore()
+    memory.usage_ms = USAGE_MS
+    return memory
 
 
 @pytest.fixture
@@ -92,12 +100,14 @@ def requests(draw: st.DrawFn) -> tuple[Any, ...]:
 )
 def test_every_batch_is_answered_like_by_the_memory_store(store: Any, first: Any, second: Any, batches: Any) -> None:
     known = [{name: Limit.from_stored(name, *shape) for name, shape in zip("xy", shapes)} for shapes in (first, second)]
-    number, memory, now_ms = next(_entities), MemoryStore(), START_MS
+    number, memory, now_ms = next(_entities), counting(), START_MS
     keys = [f"n/h{number}-{level}#r" for level in range(3)]
     for step_ms, described in batches:
         now_ms += step_ms
         batch = [_request(keys, known, *one) for one in described]
         assert _plain(store.settle(batch, now_ms)) == _plain(memory.settle(batch, now_ms))
+    for level in range(3):
+        assert used(store, f"h{number}-{level}", "r") == used(memory, f"h{number}-{level}", "r")
 
 
 # With slots: s and t are of slots. If limits turn into the other kind, z is of tokens under one and of slots under the
@@ -133,7 +143,7 @@ slot_shapes = st.tuples(st.integers(1, 4).map(lambda slots: slots * 1000), st.ju
 )
 def test_every_batch_with_slots_too(store: Any, first: Any, second: Any, batches: Any, turning: bool) -> None:
     known = [{name: Limit.from_stored(name, *shape) for name, shape in zip("stxz", each)} for each in (first, second)]
-    number, memory, now_ms = next(_entities), MemoryStore(), START_MS
+    number, memory, now_ms = next(_entities), counting(), START_MS
     keys = [f"n/s{number}-{level}#r" for level in range(2)]
     for step_ms, described in batches:
         now_ms += abs(step_ms) if turning else step_ms

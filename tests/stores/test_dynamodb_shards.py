@@ -185,7 +185,7 @@ def test_reset_makes_it_one_again(store: Any) -> None:
     split(store)
     split(store)
     store.delete_buckets(["n/e#r"])
-    assert shards_of(store) == {}
+    assert shards_of(store) == {0: 1}
     assert take_all(store, LIMIT) == 60
     assert shards_of(store) == {0: 1}
 
@@ -197,8 +197,13 @@ def test_sweeping_takes_back_what_is_full(store: Any) -> None:
     split(store, 1)
     assert store.sweep("n", START_MS + 9 * SECOND).buckets == 0
     assert store.sweep("n", START_MS + 100 * SECOND).buckets == 1
-    assert shards_of(store) == {}
+    assert shards_of(store) == {0: 1}
     assert store.sweep("n", START_MS + 100 * SECOND).buckets == 0
+    assert not store.list_buckets("n", "e", "r", None, START_MS + 100 * SECOND)
+    for expected in ({0: 2, 1: 2}, {0: 4, 1: 2, 2: 4}):  # they are made anew of what is left of them
+        split(store)
+        assert shards_of(store) == expected
+    assert take_all(store, LIMIT, now_ms=START_MS + 100 * SECOND) == 60
 
 
 def test_never_more_than_there_is_while_it_is_being_split(url: str) -> None:

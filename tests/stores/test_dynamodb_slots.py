@@ -23,7 +23,7 @@ from headgate.core.errors import PartlyUnavailable, RateLimiterUnavailable, Vali
 from headgate.core.limit import Limit
 from headgate.core.slots import Slots
 from headgate.stores import open_async_store
-from headgate.stores.dynamodb import blocking, buckets, slot_ledger
+from headgate.stores.dynamodb import blocking, places, slot_ledger
 from headgate.stores.dynamodb.exchange import Failed, Send
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing.servers.dynamodb import Engine
@@ -429,7 +429,7 @@ def test_listing_and_deleting(store: Any, url: str, monkeypatch: pytest.MonkeyPa
     batch += [Request(PENALIZE, (keys[0],), (Part(0, TWO, 0),), block_ms=5000)]
     for one in (store, memory):
         one.settle(batch, START_MS)
-    monkeypatch.setattr(buckets, "_PAGE", 3)
+    monkeypatch.setattr(places, "_PAGE", 3)
 
     def listed(one: Any, entity_id: str | None, resource: str | None) -> dict[Any, Any]:
         found, cursor = {}, None

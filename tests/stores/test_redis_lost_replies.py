@@ -112,7 +112,7 @@ class TestCut:
     def test_a_penalty_is_not_sent_again(
         self, kind: str, arrives: bool, relay: Relay, own_redis_server: RedisServer
     ) -> None:
-        with opened(kind, relay.url) as limiter:
+        with opened(kind, relay.url, audit_days=0) as limiter:
             assert left(limiter) == 10
             sent = done(own_redis_server)
             relay.cut(delivers=arrives)

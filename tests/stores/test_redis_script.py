@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit
+from headgate.core.bucket import Bucket
 from headgate.core.decide import Answer, Mode, Part, Request, State, decide, state_of
 from headgate.core.names import bucket_key, parse_bucket_key
 from headgate.core.slots import Slots
 from headgate.core.units import MAX_AMOUNT, MAX_PERIOD_MS, MILLI
+from headgate.core.usage import HOUR_MS, hour_of, is_over
 from headgate.stores import Store, open_store
 from headgate.stores.memory import MemoryStore
 from headgate.testing.servers.redis import RedisServer
@@ -36,7 +39,11 @@ periods_ms = st.one_of(
 amounts_milli = st.one_of(milli, st.integers(0, 3), st.sampled_from([MAX_AMOUNT * MILLI, 3 * LARGEST]))
 waits_ms = st.one_of(st.just(0), st.just(0), st.integers(1, 100_000), st.integers(1, MAX_PERIOD_MS))
 steps_ms = st.one_of(
-    st.integers(0, 3), st.integers(0, 100_000), st.integers(0, 3 * MAX_PERIOD_MS), st.integers(-5000, -1)
+    st.integers(0, 3),
+    st.integers(0, 100_000),
+    st.integers(HOUR_MS // 2, 30 * HOUR_MS),
+    st.integers(0, 3 * MAX_PERIOD_MS),
+    st.integers(-5000, -1),
 )
 limits = st.builds(Limit.from_stored, st.sampled_from("xyz"), milli, milli, periods_ms)
 
@@ -91,10 +98,11 @@ def histories(
 
 
 class Reference:
-    """Buckets and slots in a dict, and core."""
+    """Buckets and slots in a dict, what was used of them in another, and core."""
 
     def __init__(self) -> None:
         self.states: dict[tuple[str, str], State] = {}
+        self._used: Counter[tuple[str, str, int]] = Counter()  # by key, limit and hour
 
     def settle(self, batch: list[Request], now_ms: int) -> list[Answer]:
         answers = [decide(request, self._found(request, now_ms), now_ms) for request in batch]
@@ -102,8 +110,21 @@ class Reference:
         for place, state in list(self.states.items()):
             # A row that is written again leaves out what has been full for long.
             if place[0] in touched and state.full_at_ms() <= now_ms - INJECTED_CLOCK_MARGIN_MS:
-                del self.states[place]
+                self.forget(place)
         return answers
+
+    def forget(self, place: tuple[str, str]) -> None:
+        self._put_away(place, self.states.pop(place))
+
+    def used(self) -> dict[tuple[str, str, int], int]:
+        for place, state in self.states.items():
+            self._put_away(place, state)
+        return {place: milli for place, milli in self._used.items() if milli}
+
+    def _put_away(self, place: tuple[str, str], state: State) -> None:
+        if isinstance(state, Bucket):
+            self._used[(*place, hour_of(state.settled_at_ms))] += state.used_milli
+            state.used_milli = 0
 
     def _found(self, request: Request, now_ms: int) -> list[State]:
         found = []
@@ -118,8 +139,11 @@ class Reference:
         place, anew = (request.keys[part.level], part.limit.name), state_of(part, now_ms)
         state = self.states.setdefault(place, anew)
         if type(state) is type(anew):
+            if isinstance(state, Bucket) and is_over(state, now_ms):
+                self._put_away(place, state)
             return state
         if request.mode is not Mode.PEEK:  # which changes nothing
+            self.forget(place)
             self.states[place] = anew
         return anew
 
@@ -127,6 +151,7 @@ class Reference:
 @pytest.fixture(scope="module")
 def store(redis_server: RedisServer) -> Iterator[Store]:
     store = open_store(redis_server.url.replace("/0", "/15"), 10.0)
+    store.usage_ms = 50 * MAX_PERIOD_MS
     yield store
     store.close()
 
@@ -174,6 +199,7 @@ def all_expire(server: RedisServer, namespace: str) -> bool:
 X = Limit.from_stored("x", LARGEST, 1, MAX_PERIOD_MS)
 A_SEVENTH = Limit.from_stored("x", 10, 1, 7)
 EMPTYING = Request(Mode.FORCE, ("a",), (Part(0, A_SEVENTH, 10),))
+BESIDE = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("y", 10, 1, 7), 10),))
 LOWERING = Request(Mode.LOWER, ("a",), (Part(0, A_SEVENTH, 0),))
 OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, DAY), 9 * LARGEST),))
 
@@ -184,6 +210,7 @@ OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LAR
     [(0, [Request(Mode.TAKE, ("a",), (Part(0, X, LARGEST),))]), (7, [Request(Mode.PEEK, ("a",), (Part(0, X, 1),))])]
 )
 @example([(0, [EMPTYING]), (5, [LOWERING]), (0, [LOWERING]), (9, [EMPTYING])])
+@example([(0, [EMPTYING, BESIDE]), (3 * DAY, [BESIDE])])
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_history_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
     check_equals_core(store, history)
@@ -200,7 +227,25 @@ def check_equals_core(store: Store, history: list[tuple[int, list[Request]]]) ->
         assert [shown(answer) for answer in answers] == [shown(answer) for answer in expected]
     for (key, name), state in reference.states.items():
         assert told(stored(store, bucket_key(namespace, key, "r"), name)) == told(state)
+    assert used(store, namespace, now_ms) == reference.used()
     return namespace
+
+
+def used(store: Store, namespace: str, now_ms: int) -> dict[tuple[str, str, int], int]:
+    """By entity, limit and hour; nothing is in two parts."""
+    found: dict[tuple[str, str, int], int] = {}
+    cursor: str | None = None
+    while True:
+        page = store.list_usage(namespace, None, None, (hour_of(START) - 24, hour_of(now_ms) + 24), cursor, now_ms)
+        for row in page:
+            counted = {
+                (row.entity_id, name, hour): milli for name, of in row.used.items() for hour, milli in of.items()
+            }
+            assert not found.keys() & counted.keys()
+            found |= {place: milli for place, milli in counted.items() if milli}
+        cursor = page.cursor
+        if cursor is None:
+            return found
 
 
 @st.composite
@@ -242,7 +287,8 @@ of_one_kind = st.one_of(concurrent("xy"), st.builds(Limit.from_stored, st.just("
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_history_equals_memory(store: Store, history: list[tuple[int, list[Request]]], acts: list[str]) -> None:
     namespace, memory = next(_namespaces), MemoryStore()
-    now_ms = START
+    memory.usage_ms = store.usage_ms
+    now_ms = START - START % HOUR_MS + HOUR_MS - 20_000  # the hour turns on the way
     for (step_ms, batch), act in zip(history, acts):
         now_ms += step_ms
         if act == "sweep":
@@ -254,6 +300,7 @@ def test_every_history_equals_memory(store: Store, history: list[tuple[int, list
         expected = [shown(answer) for answer in memory.settle(there, now_ms)]
         assert [shown(answer) for answer in store.settle(there, now_ms)] == expected
         assert listed(store, namespace, now_ms) == listed(memory, namespace, now_ms)
+        assert used(store, namespace, now_ms) == used(memory, namespace, now_ms)
 
 
 def listed(store: Store, namespace: str, now_ms: int) -> dict[str, list[tuple[object, ...]]]:

@@ -40,20 +40,57 @@ def use(path: Path) -> None:
 def test_a_new_file_is_marked_as_ours(path: Path) -> None:
     use(path)
     assert query(path, "PRAGMA application_id") == OURS
-    assert query(path, "PRAGMA user_version") == 2
+    assert query(path, "PRAGMA user_version") == 3
     assert query(path, "PRAGMA journal_mode") == "wal"
 
 
-def test_a_file_from_before_there_were_slots_gets_them(path: Path) -> None:
-    use(path)
+OLDER_BUCKETS = """
+    CREATE TABLE buckets (
+        key TEXT NOT NULL, limit_name TEXT NOT NULL, capacity_milli INTEGER NOT NULL, refill_milli INTEGER NOT NULL,
+        period_ms INTEGER NOT NULL, tokens_milli INTEGER NOT NULL, settled_at_ms INTEGER NOT NULL,
+        remainder INTEGER NOT NULL, blocked_until_ms INTEGER NOT NULL, revision INTEGER NOT NULL,
+        PRIMARY KEY (key, limit_name)
+    ) WITHOUT ROWID;
+    INSERT INTO buckets VALUES ('default/ada#api', 'tokens', 1000000000, 1, 31622400000, 999997000, 0, 0, 0, 0);
+    CREATE TABLE records (
+        key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL, expires_at_ms INTEGER
+    ) WITHOUT ROWID;
+    CREATE INDEX records_expiring ON records (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
+"""
+OLDER_SLOTS = """
+    CREATE TABLE slots (
+        key TEXT NOT NULL, limit_name TEXT NOT NULL, lease_id TEXT NOT NULL, held_milli INTEGER NOT NULL,
+        expires_at_ms INTEGER NOT NULL, PRIMARY KEY (key, limit_name, lease_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX slots_expiring ON slots (expires_at_ms);
+"""
+IN_OLDER_FORMATS = {1: OLDER_BUCKETS, 2: OLDER_BUCKETS + OLDER_SLOTS}
+
+
+@pytest.mark.parametrize("older", IN_OLDER_FORMATS)
+def test_a_file_in_an_older_format_is_brought_up_to_date(older: int, path: Path, tmp_path: Path) -> None:
+    """And is then no different from a new one."""
+    use(tmp_path / "new.db")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP TABLE slots")
-        connection.execute("PRAGMA user_version = 1")
-    assert taken_from(path) == 1
+        connection.executescript(IN_OLDER_FORMATS[older])
+        connection.execute("UPDATE buckets SET settled_at_ms = ?", (int(time.time() * 1000),))
+        connection.execute(f"PRAGMA application_id = {OURS}")
+        connection.execute(f"PRAGMA user_version = {older}")
+        connection.commit()
+    assert taken_from(path) == 3
     use(path)
-    assert query(path, "PRAGMA user_version") == 2
-    assert query(path, "SELECT count(*) FROM slots") == 0
-    assert taken_from(path) == 2
+    assert taken_from(path) == 4
+    assert query(path, "PRAGMA user_version") == 3
+    assert everything_in(path) == everything_in(tmp_path / "new.db")
+
+
+def everything_in(path: Path) -> list[tuple[str, ...]]:
+    """Tables, columns and indices."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
+        return names + [
+            (name, *column) for _, name in names for column in connection.execute(f"PRAGMA table_info({name})")
+        ]
 
 
 def test_an_empty_file_is_adopted(path: Path) -> None:
@@ -96,7 +133,7 @@ def foreign_mark(path: Path) -> None:
 def newer_format(path: Path) -> None:
     use(path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
 
 
 def plain_text(path: Path) -> None:
@@ -112,7 +149,7 @@ def noise(path: Path) -> None:
     [
         (foreign_tables, "database of another program: choose a file of its own"),
         (foreign_mark, "database of another program: choose a file of its own"),
-        (newer_format, "format 3 and this headgate reads format 2: upgrade headgate"),
+        (newer_format, "format 4 and this headgate reads format 3: upgrade headgate"),
         (plain_text, "not an SQLite database: choose another file, or move this one away"),
         (noise, "not an SQLite database: choose another file, or move this one away"),
     ],
@@ -235,6 +272,8 @@ def answers_of(path: Path) -> dict[str, int | str]:
         try:
             limiter.set_limits("someone", [LIMIT])
             limiter.try_acquire("someone", "api", {"slots": 1}, [Limit.concurrent("slots", 1)])
+            limiter.try_acquire("someone", "api", {"tokens": 1})
+            limiter.reset("someone", "api")
         except HeadgateError as error:
             answers["someone"] = str(error)
     return answers

@@ -2,7 +2,7 @@
 
 HEADGATE_URL                    dynamodb://table?region=...
 HEADGATE_ARCHIVE_BUCKET         for audit events that expire; without it they are gone
-HEADGATE_USAGE_RETENTION_DAYS   how long usage by the hour is kept: 90
+HEADGATE_USAGE_RETENTION_DAYS   how long usage by the hour is kept, by the limiters as well: 90
 HEADGATE_MAX_SHARDS             over how many items a bucket may be spread
 """
 
@@ -21,6 +21,7 @@ from .aggregator.host import Host
 from .aggregator.log import log, log_to_stdout
 from .aggregator.windows import DEFAULT_RETENTION_DAYS
 
+_RETENTION = "HEADGATE_USAGE_RETENTION_DAYS"
 _MARGIN_MS = 3000  # what is not begun by then is left to the next try
 
 _hosts: dict[tuple[str | None, ...], Host] = {}
@@ -39,9 +40,10 @@ def aggregate(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
 def reconcile(event: Any, context: Any) -> dict[str, Any]:
     """Give back what crashed holders have kept, in every namespace of the table."""
     host, counts, failed = _host(), {}, 0
+    days = _number(_RETENTION, os.environ.get(_RETENTION) or None) or DEFAULT_RETENTION_DAYS
     for namespace in host.run(_namespaces_plan(Namespaces(host.deliverer))):
         try:
-            with SyncRateLimiter(_environment("HEADGATE_URL"), namespace=namespace) as limiter:
+            with SyncRateLimiter(_environment("HEADGATE_URL"), namespace=namespace, usage_days=days) as limiter:
                 counts[namespace] = limiter.reconcile().as_dict()
         except HeadgateError as error:
             failed += 1
@@ -69,7 +71,7 @@ def close() -> None:
 
 
 def _host() -> Host:
-    names = ("HEADGATE_URL", "HEADGATE_ARCHIVE_BUCKET", "HEADGATE_USAGE_RETENTION_DAYS", "HEADGATE_MAX_SHARDS")
+    names = ("HEADGATE_URL", "HEADGATE_ARCHIVE_BUCKET", _RETENTION, "HEADGATE_MAX_SHARDS")
     found = tuple(os.environ.get(name) or None for name in names)
     if found not in _hosts:
         if os.environ.get("AWS_LAMBDA_FUNCTION_NAME"):
@@ -78,7 +80,7 @@ def _host() -> Host:
         _hosts[found] = Host(
             _environment("HEADGATE_URL"),
             archive_bucket=bucket,
-            retention_days=_number("HEADGATE_USAGE_RETENTION_DAYS", days) or DEFAULT_RETENTION_DAYS,
+            retention_days=_number(_RETENTION, days) or DEFAULT_RETENTION_DAYS,
             max_shards=_number("HEADGATE_MAX_SHARDS", shards),
         )
     return _hosts[found]

@@ -1,39 +1,81 @@
-"""The command, assembled."""
+"""The command, assembled. What a command does is imported when it is asked for: one does without the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 from .. import __version__
 from ..core.errors import HeadgateError
-from .aws import aws
-from .buckets import buckets
-from .check import check
 from .command import Group
-from .demo.command import demo
-from .entity import entity
 from .errors import INTERRUPTED, report
-from .limits import limits
-from .reconcile import reconcile
-from .serve import serve, token
+
+# In the order they are worth reading; for each command, the module it is in.
+SECTIONS = {
+    "Begin": {"demo": "demo.command", "check": "check"},
+    "Limits": {
+        "limits": "limits",
+        "resource": "resource",
+        "system": "system",
+        "entity": "entity",
+        "apply": "apply",
+        "export": "export",
+        "replay": "replay",
+    },
+    "What happens": {
+        "buckets": "buckets",
+        "usage": "usage",
+        "audit": "audit",
+        "reset": "correct",
+        "penalize": "correct",
+    },
+    "Operate": {
+        "namespace": "namespace",
+        "reconcile": "reconcile",
+        "doctor": "doctor.command",
+        "loadtest": "loadtest.command",
+    },
+    "Serve": {"serve": "serve", "token": "serve", "ui": "ui", "aws": "aws"},
+    "Shell": {"completion": "completion"},
+}
+
+
+_MODULES = {name: module for section in SECTIONS.values() for name, module in section.items()}
+
+
+class App(Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return None
+        command: click.Command = getattr(import_module(f".{_MODULES[cmd_name]}", __package__), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, _MODULES))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                room = formatter.width - width - 6
+                formatter.write_dl(
+                    [(f"{name:<{width}}", command.get_short_help_str(room)) for name, command in commands if command]
+                )
 
 
 @click.group(
-    cls=Group,
+    cls=App,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="headgate")
 def app() -> None:
     """Exact rate limits, shared by every process that uses the same store.
 
-    Start with `headgate demo`.
+    Start with `headgate demo`. `headgate COMMAND --help` has examples.
     """
-
-
-for command in (demo, check, limits, entity, buckets, reconcile, serve, token, aws):
-    app.add_command(command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,16 +11,19 @@ from ..core.limit import Limit
 from ..core.records import Entity
 from ..limiter import SyncRateLimiter
 from .command import Command, Group
+from .confirm import confirmed, yes_option
 from .errors import REFUSED
-from .options import Session, store_options
+from .options import Session, change_options, store_options
 from .output import Table, answer, answer_json, limit_dict, spelled
 from .pages import all_pages
 from .values import read_pairs
 
+_METADATA = "KEY=VALUE, like tier=gold"
+
 
 @click.group(cls=Group)
 def entity() -> None:
-    """Create, show and delete entities.
+    """Whoever is limited: with a parent, a name, metadata.
 
     Limits need no entity: one has to be created only for a parent, a name or metadata.
     """
@@ -39,7 +41,7 @@ def entity() -> None:
 @click.option("--parent", "parent_id", metavar="ID", help="The entity above it; it has to exist.")
 @click.option("--cascade", is_flag=True, help="What it takes counts on every ancestor too.")
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Anything worth keeping with it. Repeatable.")
-@store_options
+@change_options
 def create(
     session: Session,
     entity_id: str,
@@ -49,7 +51,7 @@ def create(
     metadata: Sequence[str],
 ) -> None:
     """Create the entity ID."""
-    pairs = read_pairs(metadata, "KEY=VALUE, like tier=gold")
+    pairs = read_pairs(metadata, _METADATA)
     entity_id = session.stored_id(entity_id)
     parent_id = None if parent_id is None else session.stored_id(parent_id, "parent_id")
     with session.limiter() as limiter:
@@ -60,17 +62,17 @@ def create(
         answer(f"created: {made.id}" + (f" below {parent_id}" if parent_id else ""))
 
 
-@entity.command(cls=Command, examples=["headgate entity show acme", "headgate entity show acme --resource llm"])
+@entity.command(cls=Command, examples=["headgate entity get acme", "headgate entity get acme --resource llm"])
 @click.argument("entity_id", metavar="ID")
 @click.option("--resource", metavar="RESOURCE", help="Show the limits that hold for it on this resource, too.")
 @store_options
-def show(session: Session, entity_id: str, resource: str | None) -> None:
+def get(session: Session, entity_id: str, resource: str | None) -> None:
     """Show the entity ID, the entities above it and its own limits."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = limiter.get_entity(entity_id)
         parents = list(_parents(limiter, found))
-        own = limiter.get_limits(entity_id)
+        own = limiter.get_own_limits(entity_id)
         effective = limiter.resolve_limits(entity_id, resource) if resource else None
     if session.as_json:
         answer_json(_shown_dict(found, parents, own, effective))
@@ -84,46 +86,116 @@ def _parents(limiter: SyncRateLimiter, child: Entity) -> Iterator[Entity]:
         yield child
 
 
+Own = Mapping["str | None", list[Limit]]
 Effective = tuple[list[Limit], "str | None"]
 
 
-def _shown_dict(found: Entity, parents: list[Entity], own: list[Limit], effective: Effective | None) -> dict[str, Any]:
+def _shown_dict(found: Entity, parents: list[Entity], own: Own, effective: Effective | None) -> dict[str, Any]:
     shown = found.as_dict() | {
         "parents": [parent.id for parent in parents],
-        "limits": [limit_dict(limit) for limit in own],
+        "limits": [limit_dict(limit) for limit in own.get(None, ())],
+        "resources": {name: [limit_dict(limit) for limit in limits] for name, limits in own.items() if name},
     }
     if effective:
         shown["effective"] = {"limits": [limit_dict(limit) for limit in effective[0]], "source": effective[1]}
     return shown
 
 
-def _table(
-    found: Entity, parents: list[Entity], own: list[Limit], effective: Effective | None, resource: str | None
-) -> Table:
+def _table(found: Entity, parents: list[Entity], own: Own, effective: Effective | None, resource: str | None) -> Table:
     rows = [
         ["entity", found.id],
         ["name", found.name or ""],
         ["parents", " < ".join(parent.id for parent in parents)],
         ["cascade", "yes: what it takes counts on every ancestor too" if found.cascade else ""],
         ["metadata", ", ".join(f"{key}={value}" for key, value in found.metadata.items())],
-        ["limits", spelled(own)],
+        ["version", str(found.version)],
+        *([f"own limits on {name or 'every resource'}", spelled(limits)] for name, limits in own.items()),
+        [f"limits on {resource}", _effective(effective)],
     ]
-    if effective:
-        stored, source = effective
-        rows.append([f"limits on {resource}", f"{spelled(stored)} (source: {source})" if stored else "none"])
     return Table(["", ""], [row for row in rows if row[1]])
+
+
+def _effective(effective: Effective | None) -> str:
+    if effective is None:
+        return ""
+    stored, source = effective
+    return f"{spelled(stored)} (source: {source})" if stored else "none"
+
+
+@entity.command(
+    cls=Command,
+    short_help="Change what is given of an entity, and keep the rest.",
+    examples=[
+        "headgate entity update acme --name 'Acme plc'",
+        "headgate entity update acme-key-1 --parent globex --no-cascade",
+        "headgate entity update acme --metadata tier=silver --expected-version 3",
+    ],
+)
+@click.argument("entity_id", metavar="ID")
+@click.option("--name", metavar="NAME", help="Another name for people.")
+@click.option("--no-name", is_flag=True, help="No name.")
+@click.option("--parent", "parent_id", metavar="ID", help="Another entity above it; it has to exist.")
+@click.option("--no-parent", is_flag=True, help="No entity above it.")
+@click.option("--cascade/--no-cascade", default=None, help="Whether what it takes counts on every ancestor too.")
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Instead of all there is. Repeatable.")
+@click.option("--no-metadata", is_flag=True, help="No metadata.")
+@click.option(
+    "--expected-version",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Only if nobody has changed it since: the version that `headgate entity get` shows.",
+)
+@change_options
+def update(session: Session, entity_id: str, expected_version: int | None, **given: Any) -> None:
+    """Change what is given of the entity ID, and keep the rest."""
+    changes = _changes(session, **given)
+    entity_id = session.stored_id(entity_id)
+    with session.limiter() as limiter:
+        changed = limiter.update_entity(entity_id, expected_version=expected_version, **changes)
+    if session.as_json:
+        answer_json(changed.as_dict())
+    else:
+        answer(f"changed: {changed.id}, now version {changed.version}")
+
+
+def _changes(
+    session: Session,
+    name: str | None,
+    no_name: bool,
+    parent_id: str | None,
+    no_parent: bool,
+    cascade: bool | None,
+    metadata: Sequence[str],
+    no_metadata: bool,
+) -> dict[str, Any]:
+    parent_id = session.stored_id(parent_id, "parent_id") if parent_id else None
+    changes = {
+        **_change("name", "name", name, no_name, None),
+        **_change("parent_id", "parent", parent_id, no_parent, None),
+        **_change("metadata", "metadata", read_pairs(metadata, _METADATA), no_metadata, {}),
+        **({} if cascade is None else {"cascade": cascade}),
+    }
+    if not changes:
+        raise click.UsageError("say what to change, like --name 'Acme plc' or --no-parent")
+    return changes
+
+
+def _change(field: str, option: str, given: Any, none: bool, nothing: Any) -> dict[str, Any]:
+    if given and none:
+        raise click.UsageError(f"--{option} and --no-{option} contradict each other: give one of them")
+    return {field: given or nothing} if given or none else {}
 
 
 @entity.command(cls=Command, examples=["headgate entity delete acme --yes"])
 @click.argument("entity_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal to ask on.")
-@store_options
+@yes_option
+@change_options
 def delete(session: Session, entity_id: str, yes: bool) -> int | None:
     """Delete the entity ID with its limits and buckets. Its children have to go, or move, first."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         limiter.get_entity(entity_id)
-        if not yes and not _confirmed(entity_id):
+        if not confirmed(f"Delete {entity_id} with its limits and buckets?", yes):
             answer("nothing was deleted")
             return REFUSED
         limiter.delete_entity(entity_id)
@@ -134,10 +206,14 @@ def delete(session: Session, entity_id: str, yes: bool) -> int | None:
     return None
 
 
-def _confirmed(entity_id: str) -> bool:
-    if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: give --yes to delete without being asked")
-    return click.confirm(f"Delete {entity_id} with its limits and buckets?", err=True)
+@entity.command("list", cls=Command, examples=["headgate entity list", "headgate entity list --prefix acme-"])
+@click.option("--prefix", metavar="TEXT", default="", help="Only those whose stored id starts with it.")
+@store_options
+def list_(session: Session, prefix: str) -> None:
+    """List the entities that were created. Those that only have limits are in `headgate limits list`."""
+    with session.limiter() as limiter:
+        found = list(all_pages(lambda cursor: limiter.list_entities(prefix=prefix, cursor=cursor)))
+    _tell(session, found, f"no entity was created{f' whose id starts with {prefix}' if prefix else ''}")
 
 
 @entity.command(cls=Command, examples=["headgate entity children acme"])
@@ -148,12 +224,14 @@ def children(session: Session, entity_id: str) -> None:
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = list(all_pages(lambda cursor: limiter.get_children(entity_id, cursor=cursor)))
-        if not found:
-            limiter.get_entity(entity_id)  # raises if there is no such entity
+    _tell(session, found, f"{entity_id} has no children")
+
+
+def _tell(session: Session, found: Iterable[Entity], none: str) -> None:
     if session.as_json:
-        answer_json([child.as_dict() for child in found])
+        answer_json([one.as_dict() for one in found])
     elif found:
-        rows = [[child.id, child.name or "", "yes" if child.cascade else "no"] for child in found]
-        answer(Table(["entity", "name", "cascade"], rows))
+        rows = [[one.id, one.name or "", one.parent_id or "", "yes" if one.cascade else ""] for one in found]
+        answer(Table(["entity", "name", "parent", "cascade"], rows))
     else:
-        answer(f"{entity_id} has no children")
+        answer(none)

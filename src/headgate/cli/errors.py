@@ -7,7 +7,7 @@ import re
 
 import click
 
-from ..core.errors import EntityExists, EntityNotFound, HeadgateError, RateLimiterUnavailable
+from ..core.errors import EntityExists, EntityNotFound, HeadgateError, NamespaceNotFound, RateLimiterUnavailable
 
 ALLOWED = 0
 REFUSED = 1
@@ -17,10 +17,11 @@ INTERRUPTED = 130
 
 MEANINGS = {
     ALLOWED: "it was done; `check`: allowed",
-    REFUSED: "the answer is no: `check` was refused, a `delete` was not confirmed, `demo` found a limit oversold, "
+    REFUSED: "the answer is no: `check` was refused, `apply --plan` found something to do, `replay --fail-above` found "
+    "more refused, a `delete` or `purge` was not confirmed, `demo` or `loadtest` found a limit oversold, `doctor` or "
     "`aws status` found something wrong",
-    BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, or an entity or a stack that is "
-    "not there; AWS refused",
+    BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, an entity, a namespace or a stack "
+    "that is not there, something that was changed by someone else in the meantime; AWS refused",
     UNAVAILABLE: "the store, or AWS, did not answer",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -47,9 +48,15 @@ def _message(error: HeadgateError) -> str:
         return f"entity {error.entity_id!r} does not exist{why}; 'headgate entity create {error.entity_id}' makes it"
     if isinstance(error, EntityExists):
         return f"entity {error.entity_id!r} exists already"
+    if isinstance(error, NamespaceNotFound):
+        return re.sub(r"(\w+)_namespace\(\)|(list_orphans)\(\)", _namespace_command, str(error))
     if hasattr(error, "problems"):  # of a file, each with its line, and on a line of its own
         return str(error)
     return " ".join(str(error).split())
+
+
+def _namespace_command(function: re.Match[str]) -> str:
+    return f"'headgate namespace {function[1] or 'orphans'}'"
 
 
 def _snake(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The options every command has, and what they open."""
+"""The options that commands share, and what they open."""
 
 from __future__ import annotations
 
@@ -30,9 +30,14 @@ class Session:
     namespace: str | None
     as_json: bool
     stored_id: ToStoredId
+    actor: str | None = None
 
     def limiter(self) -> SyncRateLimiter:
-        return SyncRateLimiter(self.url or default_url(), namespace=self.namespace or "default")
+        return SyncRateLimiter(self.store_url, namespace=self.namespace or "default", actor=self.actor)
+
+    @property
+    def store_url(self) -> str:
+        return self.url or default_url()
 
 
 def default_url() -> str:
@@ -85,6 +90,13 @@ hash_option = click.option(
     show_envvar=True,
     help="Store and show a hash of each entity id that is given, never the id itself.",
 )
+actor_option = click.option(
+    "--actor",
+    metavar="WHO",
+    envvar="HEADGATE_ACTOR",
+    show_envvar=True,
+    help="Who changes it, as `headgate audit` will say; without it, your user name.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
 
 
@@ -96,13 +108,14 @@ def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]
         def command(
             *args: Any,
             url: str | None,
-            namespace: str | None,
             as_json: bool,
+            namespace: str | None = None,
             hash_entity_ids: bool = False,
+            actor: str | None = None,
             **kwargs: Any,
         ) -> Any:
             stored_id = to_stored_id(hash_entity_ids and hash_key())
-            return function(Session(url, namespace, as_json, stored_id), *args, **kwargs)
+            return function(Session(url, namespace, as_json, stored_id, actor), *args, **kwargs)
 
         for option in reversed(options):
             command = option(command)
@@ -112,3 +125,4 @@ def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]
 
 
 store_options = with_session(url_option, namespace_option, hash_option, json_option)
+change_options = with_session(url_option, namespace_option, hash_option, actor_option, json_option)

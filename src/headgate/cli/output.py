@@ -1,4 +1,5 @@
-"""Answers: JSON for programs, a line and a table for people. Tables are described here and drawn in `tables`."""
+"""Answers: JSON for programs, lines, tables and charts for people. What is described here is drawn in `tables` and
+`charts`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 import click
@@ -32,19 +34,31 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
 
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Columns, one for each value, and below some of them what they are."""
+
+    title: str
+    values: Sequence[int | float]
+    labels: Sequence[str]
+
+
 def answer_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def answer(*parts: str | Table) -> None:
-    """Lines and tables, one below the other."""
+def answer(*parts: str | Table | Chart) -> None:
+    """Lines, tables and charts, one below the other."""
     for part in parts:
-        if isinstance(part, Table):
-            from . import tables  # rich is slow to import, and JSON does without
+        if isinstance(part, str):
+            click.echo(printable(part))
+            continue
+        from . import charts, tables  # rich is slow to import, and JSON does without
 
+        if isinstance(part, Table):
             tables.draw(part)
         else:
-            click.echo(printable(part))
+            charts.draw(part)
 
 
 def printable(text: str) -> str:
@@ -69,6 +83,11 @@ def duration(seconds: float | None) -> str:
     parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
     first = next(index for index, (count, _) in enumerate(parts) if count)
     return " ".join(f"{count:,} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def moment(at: datetime | None) -> str:
+    """In UTC, as the store counts."""
+    return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
 def limit_dict(limit: Limit) -> dict[str, Any]:

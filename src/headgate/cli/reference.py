@@ -11,7 +11,7 @@ import click
 from .app import app
 from .command import Command
 from .errors import MEANINGS
-from .options import store_options
+from .options import change_options
 
 _INTRODUCTION = """\
 # The command line
@@ -40,6 +40,7 @@ only to try a limit's spelling.
 | `HEADGATE_URL` | `--url` |
 | `HEADGATE_NAMESPACE` | `--namespace` |
 | `HEADGATE_HASH_ENTITY_IDS=1` | `--hash-entity-ids` |
+| `HEADGATE_ACTOR` | `--actor`, of commands that change something |
 
 With `--hash-entity-ids` a command finds what a limiter with
 [`hash_entity_ids`](serving.md#callers-named-by-a-secret) has stored, and shows only hashes. If `HEADGATE_HASH_KEY` is
@@ -47,8 +48,9 @@ set, its bytes are the key. There is no option for it, since other users of the 
 goes for the ids too. Without `--hash-entity-ids` a hash is an id like any other: `headgate buckets 414127b6...`.
 
 The commands of `headgate aws` name a stack, with `--name` and `--region`, instead of a store: see [AWS](aws.md).
+What an operator does with the others is in [Operating](operating.md).
 
-## Options of every command
+## Options that commands share
 """
 
 _JSON = """\
@@ -75,7 +77,9 @@ def _lines() -> Iterator[str]:
 
 
 def _commands(group: click.Group, context: click.Context, level: str) -> Iterator[str]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         inner = click.Context(command, info_name=name, parent=context)
         yield f"{level} {inner.command_path}\n"
         yield _prose(command.help or "")
@@ -87,19 +91,22 @@ def _commands(group: click.Group, context: click.Context, level: str) -> Iterato
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"```\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
-    common = {option.help: option for option in _common_options()}
-    options = [option for option in command.params if isinstance(option, click.Option)]
-    own = [option for option in options if option.help not in common]
-    if own:
-        yield from _table(own)
-    shared = [f"`{option.opts[0]}`" for option in options if option.help in common]
-    yield f"And {', '.join(shared)}, as [every command](#options-of-every-command).\n"
+    yield from _options([option for option in command.params if isinstance(option, click.Option)])
     if isinstance(command, Command):
         yield "\n".join(["```", *command.examples, "```\n"])
 
 
+def _options(options: list[click.Option]) -> Iterator[str]:
+    common = {option.help for option in _common_options()}
+    own = [option for option in options if option.help not in common]
+    if own:
+        yield from _table(own)
+    shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.help in common)
+    yield f"{'And ' if own else ''}{shared}, [as others](#options-that-commands-share).\n"
+
+
 def _common_options() -> list[click.Option]:
-    command = click.command("any")(store_options(lambda session: None))
+    command = click.command("any")(change_options(lambda session: None))
     return [option for option in command.params if isinstance(option, click.Option)]
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +18,19 @@ from .command import Command
 from .options import default_url, hash_key, hash_option, json_option, namespace_option, url_option
 from .output import answer, answer_json
 
+if TYPE_CHECKING:
+    from ..service.serve import Listening
+
 _MISSING = "the service comes with the extra `server`: pip install 'headgate[server]'"
+
+
+def import_service() -> ModuleType:
+    """What it takes is imported when it is asked for."""
+    try:
+        from ..service import serve as service
+    except ModuleNotFoundError as error:
+        raise HeadgateError(f"{_MISSING} (it lacks {error.name})") from None
+    return service
 
 
 @click.command(
@@ -62,6 +77,15 @@ _MISSING = "the service comes with the extra `server`: pip install 'headgate[ser
     show_default=True,
     help="How often to let go of what dead holders of leases have kept. 0: never, something else does it.",
 )
+@click.option(
+    "--metrics-resource",
+    "metrics_resources",
+    metavar="NAME",
+    multiple=True,
+    help="A resource that /metrics tells apart; all others are `other`. Repeatable.",
+)
+@click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Pages for people at /ui.")
+@click.option("--read-only", is_flag=True, help="Let nobody change anything on these pages. The API is as it was.")
 @url_option
 @namespace_option
 @hash_option
@@ -74,6 +98,9 @@ def serve(
     max_requests: str,
     shutdown_timeout: float,
     reconcile_every: float,
+    metrics_resources: Sequence[str],
+    dashboard: bool,
+    read_only: bool,
     url: str | None,
     namespace: str,
     hash_entity_ids: bool,
@@ -81,13 +108,11 @@ def serve(
 ) -> None:
     """Serve the limits of a store over HTTP/JSON, and to Envoy over gRPC, until SIGTERM or Ctrl-C.
 
-    /docs is a page that says what can be asked. Without --tokens everybody who reaches the service may do everything in
-    the namespace, so that it listens on a loopback address only. With --tokens each has a namespace of its own.
+    /docs is a page that says what can be asked, and /ui a dashboard. Without --tokens everybody who reaches the service
+    may do everything in the namespace, so that it listens on a loopback address only. With --tokens each has a
+    namespace of its own.
     """
-    try:
-        from ..service import serve as service
-    except ModuleNotFoundError as error:
-        raise HeadgateError(f"{_MISSING} (it lacks {error.name})") from None
+    service = import_service()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = service.Settings(
         url=url or default_url(),
@@ -100,9 +125,12 @@ def serve(
         shutdown_timeout=shutdown_timeout,
         reconcile_every=reconcile_every,
         hash_entity_ids=hash_entity_ids and hash_key(),
+        dashboard=dashboard,
+        read_only=read_only,
+        metrics_resources=metrics_resources,
     )
 
-    def tell(listening: service.Listening) -> None:
+    def tell(listening: Listening) -> None:
         if as_json:
             answer_json(listening.as_dict())
         else:
@@ -115,7 +143,11 @@ def serve(
 @click.command(
     cls=Command,
     short_help="Make a token for the service.",
-    examples=["headgate token checkout --scope decide", "headgate token ops --scope admin --namespace shop"],
+    examples=[
+        "headgate token checkout --scope decide",
+        "headgate token ops --scope admin --namespace shop",
+        "headgate token guest --scope read --days 30",
+    ],
 )
 @click.argument("name")
 @click.option(
@@ -126,19 +158,23 @@ def serve(
     default=["decide"],
     help="What it may do: decide, which it may without this option, read, or admin, which is all. Repeatable.",
 )
+@click.option(
+    "--days", metavar="DAYS", type=click.IntRange(1, 36_500), help="Until when it is good; without: for ever."
+)
 @namespace_option
 @json_option
-def token(name: str, scopes: Sequence[str], namespace: str, as_json: bool) -> None:
+def token(name: str, scopes: Sequence[str], days: int | None, namespace: str, as_json: bool) -> None:
     """Make a token, and print it and its entry for the file that `headgate serve --tokens` reads.
 
     The entry has only a hash of it. The token itself is stored nowhere: what you do not keep is lost.
     """
     made = new_token()
+    until = None if days is None else datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=days)
     entry = Token(check_entity_id(name, "name"), hashed(made), read_scopes(scopes), check_namespace(namespace))
     ordered = sorted(entry.scopes)
     if as_json:
         fields = {"name": entry.name, "sha256": entry.sha256, "scopes": ordered, "namespace": entry.namespace}
-        answer_json({"token": made, "entry": fields})
+        answer_json({"token": made, "entry": fields | ({"expires": until.isoformat()} if until else {})})
         return
     answer(
         made,
@@ -148,4 +184,5 @@ def token(name: str, scopes: Sequence[str], namespace: str, as_json: bool) -> No
         f"    sha256: {entry.sha256}",
         f"    scopes: [{', '.join(ordered)}]",
         f"    namespace: {entry.namespace}",
+        *([f'    expires: "{until.isoformat()}"'] if until else []),
     )

@@ -14,7 +14,16 @@ from rich.text import Text
 from .output import Bar, Cell, Table, printable
 
 BAR_WIDTH = 12
-_STYLES = {"allowed": "green", "refused": "bold red"}
+_STYLES = {
+    "allowed": "green",
+    "refused": "bold red",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+    "active": "green",
+    "deleted": "yellow",
+    "purging": "bold red",
+}
 
 
 def console() -> Console:
@@ -24,6 +33,10 @@ def console() -> Console:
 
 
 def draw(table: Table) -> None:
+    console().print(built(table))
+
+
+def built(table: Table) -> RichTable:
     filled = [index for index, _ in enumerate(table.columns) if any(row[index] != "" for row in table.rows)]
     drawn = RichTable(
         box=box.SIMPLE_HEAD,
@@ -38,7 +51,7 @@ def draw(table: Table) -> None:
         drawn.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
     for row in table.rows:
         drawn.add_row(*(_drawn(row[index]) for index in filled))
-    console().print(drawn)
+    return drawn
 
 
 def _drawn(cell: Cell) -> RenderableType:

@@ -1,8 +1,9 @@
-"""What people type, read: NAME=AMOUNT, NAME=SPEC, KEY=VALUE."""
+"""What people type, read: NAME=AMOUNT, NAME=SPEC, KEY=VALUE, moments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
 
 from ..core.errors import ValidationError
@@ -18,6 +19,20 @@ def read_limits(texts: Iterable[str]) -> list[Limit]:
     """`rpm=100/minute`, `tpm=10000/minute burst 15000`."""
     pairs = read_pairs(texts, "NAME=SPEC, like rpm=100/minute or 'tpm=10000/minute burst 15000'")
     return [Limit.parse(name, spec) for name, spec in pairs.items()]
+
+
+def read_moment(text: str | None, what: str) -> datetime | None:
+    """`2026-01-31`, `2026-01-31T14:00`, `2026-01-31T14:00+02:00`; in UTC unless it says otherwise."""
+    if text is None:
+        return None
+    try:
+        # Python 3.10 does not know the Z.
+        moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
+    except ValueError:
+        raise ValidationError(
+            f"{what} {text!r} is no date: write 2026-01-31, 2026-01-31T14:00 or 2026-01-31T14:00+02:00"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 def read_pairs(texts: Iterable[str], form: str) -> dict[str, str]:

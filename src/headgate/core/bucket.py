@@ -35,6 +35,9 @@ When a limit changes under a living bucket (`reshape`), time up to now is settle
 larger capacity adds the difference, a smaller one clamps, and refill goes on at the new rate. Stored limits
 have a revision, and a bucket does not go back to an earlier one: a client that has not heard of the change
 yet would otherwise add the difference again each time the others come by.
+
+A bucket also counts: `used_milli` is what was taken from it, less what was given back, since the hour began in which it
+was last settled (usage.py). It has no say in any decision.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ from .units import MAX_DEBT_MILLI, MILLI
 class Bucket:
     """The state of one limit for one entity on one resource. Everything but `settle` expects it settled."""
 
-    __slots__ = ("blocked_until_ms", "changed", "limit", "remainder", "revision", "settled_at_ms", "tokens_milli")
+    __slots__ = (
+        "blocked_until_ms", "changed", "limit", "remainder", "revision", "settled_at_ms", "tokens_milli", "used_milli",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Bucket:
         remainder: int = 0,
         blocked_until_ms: int = 0,
         revision: int = 0,
+        used_milli: int = 0,
     ) -> None:
         self.limit = limit
         self.tokens_milli = tokens_milli
@@ -63,6 +69,7 @@ class Bucket:
         self.remainder = remainder
         self.blocked_until_ms = blocked_until_ms
         self.revision = revision
+        self.used_milli = used_milli
         self.changed = False  # by more than the passing of time: a store has to write it
 
     @classmethod
@@ -96,11 +103,13 @@ class Bucket:
     def take(self, amount_milli: int) -> None:
         """Take what `wait_ms` allowed, now or by reservation."""
         self.tokens_milli -= amount_milli
+        self.used_milli += amount_milli
         self.changed = True
 
     def force(self, amount_milli: int) -> None:
         """Take into debt, or give back (a negative amount) up to capacity. Never refuses."""
         self.tokens_milli = max(self.tokens_milli - amount_milli, -MAX_DEBT_MILLI)
+        self.used_milli += amount_milli
         if self.tokens_milli >= self.limit.capacity_milli:
             self._fill()
         self.changed = True

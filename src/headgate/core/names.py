@@ -7,6 +7,7 @@ from typing import Any, NewType
 
 from .errors import ValidationError
 
+REGISTRY = "_"  # the namespace of the namespaces: no other starts so
 StoredId = NewType("StoredId", str)  # an entity's id as it is in the store, where it may be a hash
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")

@@ -45,6 +45,7 @@ class Document:
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.max_nodes = MAX_NODES
         self._problems: list[tuple[int, str]] = []
         self._nodes = 0
 
@@ -67,8 +68,8 @@ class Document:
     def node(self, name: str, line: int, depth: int, value: Value = None) -> Node:
         """A new node. There are bounds to how many, and how deep: a short text can mean a vast tree."""
         self._nodes += 1
-        if self._nodes > MAX_NODES:
-            self.fail(line, f"there are more than {MAX_NODES:,} values")
+        if self._nodes > self.max_nodes:
+            self.fail(line, f"there are more than {self.max_nodes:,} values")
         if depth > MAX_DEPTH:
             self.fail(line, f"values are nested more than {MAX_DEPTH} deep")
         return Node(self, name, line, value)
@@ -162,26 +163,27 @@ class Node:
         return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
-def read_document(path: str | PathLike[str]) -> Node:
+def read_document(path: str | PathLike[str], max_bytes: int = MAX_BYTES) -> Node:
     """The root of a `.yaml`, `.yml` or `.toml` file. DocumentError if it cannot be read at all."""
     file = fspath(path)
     reader = _READERS.get(Path(file).suffix.lower())
     if reader is None:
         raise ValidationError(f"{file!r} must be a file whose name ends with one of {', '.join(_READERS)}")
     document = Document(file)
-    text = _text(document)
+    text = _text(document, max_bytes)
+    document.max_nodes = max(MAX_NODES, len(text) // 3)
     root: Node = import_module(f".{reader}", __package__).read(text, document)
     return root
 
 
-def _text(document: Document) -> str:
+def _text(document: Document, max_bytes: int) -> str:
     try:
         with open(document.file, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(max_bytes + 1)
     except OSError as error:
         raise DocumentError([f"{document.file}: it cannot be read: {error.strerror}"]) from None
-    if len(data) > MAX_BYTES:
-        raise DocumentError([f"{document.file}: it is larger than {MAX_BYTES:,} bytes"])
+    if len(data) > max_bytes:
+        raise DocumentError([f"{document.file}: it is larger than {max_bytes:,} bytes"])
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

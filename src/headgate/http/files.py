@@ -49,13 +49,19 @@ def load_rules(path: str | PathLike[str], sections: Iterable[str] = ()) -> Rules
     found = root.fields(("rules", "plans", *others))
     if isinstance(root.value, dict) and not found.keys() - {"plans"}:
         root.wrong("there are no rules")
+    rules, plans = read_rules(found)
+    root.document.check()
+    return RulesFile(Rules(rules), plans, {name: found[name] for name in others if name in found})
+
+
+def read_rules(found: Mapping[str, Node]) -> tuple[list[Rule], dict[str, Plan]]:
+    """The sections `rules` and `plans` of a file, as far as they are right. What is wrong is noted."""
     nodes = found["rules"].items() if "rules" in found else []
     rules = _rules(nodes)
     plans = _plans(found["plans"], _ids(nodes), rules.values()) if "plans" in found else {}
     for node, rule in rules.items():
         _check_cost(node, rule, plans)
-    root.document.check()
-    return RulesFile(Rules(rules.values()), plans, {name: found[name] for name in others if name in found})
+    return [*rules.values()], plans
 
 
 def _rules(nodes: Iterable[Node]) -> dict[Node, Rule]:

@@ -14,7 +14,7 @@ except ImportError as error:
     raise ValidationError("a YAML file needs PyYAML: pip install 'headgate[http]'") from error
 
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
-_WHOLE = re.compile(r"[-+]?\d{1,18}")
+_WHOLE = re.compile(r"[-+]?\d{1,100}")
 _NUMBER = re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?")
 
 

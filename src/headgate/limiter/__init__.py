@@ -1,6 +1,7 @@
 """The limiters: acquiring, leases, stored limits, entities, coalescing. Plans, and two classes that run them."""
 
 from .asynchronous import RateLimiter
+from .audit import AuditEvent
 from .base import OnError, OnUnavailable
 from .breaker import BreakerState
 from .cache import CacheStats
@@ -11,13 +12,17 @@ from .events import Event
 from .headers import Reading
 from .learn import VendorSync
 from .lease import Lease, SyncLease
+from .namespaces import Namespace
 from .overview import BucketStatus, EntityCapacity, ResourceCapacity
 from .reconcile import Reconciled
+from .record import RequestLog
 from .synchronous import SyncRateLimiter
 from .vendor import Dimension
+from .watch import Outcome, Watcher
 
 __all__ = [
     "Ask",
+    "AuditEvent",
     "BreakerState",
     "BucketStatus",
     "CacheStats",
@@ -27,14 +32,18 @@ __all__ = [
     "EntityCapacity",
     "Event",
     "Lease",
+    "Namespace",
     "OnError",
     "OnUnavailable",
+    "Outcome",
     "RateLimiter",
     "Reading",
     "Reconciled",
+    "RequestLog",
     "ResourceCapacity",
     "SyncLease",
     "SyncRateLimiter",
     "SystemClock",
     "VendorSync",
+    "Watcher",
 ]

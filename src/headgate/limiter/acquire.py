@@ -18,7 +18,7 @@ from .base import BaseLimiter, check_on_unavailable
 from .chain import Chain, Shape, own_amounts
 from .config import chain_plan
 from .hold import Hold, LeaseRecord, OnLost, mark, new_lease_id
-from .line import pause, slots_of
+from .line import slots_of
 
 log = logging.getLogger("headgate")
 
@@ -161,7 +161,8 @@ def take_chain_plan(
         hold = limiter._keep(Hold(request, asked_at, options.on_lost, here=here))
     try:
         if answer.wait_ms:
-            yield from Sleep(answer.wait_ms / MILLI)
+            with limiter._lines.asleep():
+                yield from Sleep(answer.wait_ms / MILLI)
         if hold is not None and recorded:
             hold.record = LeaseRecord(limiter.namespace, hold, restore=options.restore_on_expiry)
             yield from hold.record.write_plan(chain, parts)
@@ -212,7 +213,7 @@ def _settle_plan(
             waited_ms = max(limiter._clock.now_ms() - began_ms, int((time.monotonic() - began) * MILLI))
             left_ms = max(0, request.max_wait_ms - waited_ms)
             if left_ms and (answer is not None or not ticket.first):
-                seconds = pause(waited_ms / MILLI) if ticket.first else left_ms / MILLI
+                seconds = limiter._lines.pause(wish, waited_ms / MILLI) if ticket.first else left_ms / MILLI
                 yield from Nap(ticket.bell, min(seconds, left_ms / MILLI))
                 answer = None
                 continue

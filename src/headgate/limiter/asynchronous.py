@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -14,54 +14,78 @@ from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, arun
 from ..stores import InProcessStore, OffloadedStore, open_async_store
-from . import afar, config, entities, life, overview, reconcile, tokens, vendor
+from . import namespaces, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
+from .async_methods import CoroutineMethods
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
-from .bind import coroutine
 from .chain import ONE_OF_EACH, Chain
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on
-from .coalesce import MAX_BATCH, TaskCoalescer, settle_each, settler
+from .coalesce import MAX_BATCH, TaskCoalescer, settle_each
 from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
-from .each import Asks, Taken, check_asks, decided, decided_at_once, known_members, settled_each_plan, take_each_plan
+from .each import (
+    Ask,
+    Asks,
+    Taken,
+    check_asks,
+    decided,
+    decided_at_once,
+    known_members,
+    named,
+    outcomes,
+    settled_each_plan,
+    take_each_plan,
+)
 from .hold import Hold
 from .keeper import TaskKeeper
 from .lease import Lease
 from .line import Lines
 from .once import TaskOnce
 from .vendor import Wishes
+from .watch import Deciding, outcome_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class RateLimiter(BaseLimiter):
+class RateLimiter(CoroutineMethods, BaseLimiter):
     __doc__ = f"Rate limits for tasks.\n\n    {BaseLimiter.__doc__}"
 
     def _open(self) -> None:
         store = self._store = open_async_store(self.url, self._store_timeout)
+        store.usage_ms = self.usage_ms
         self._once = TaskOnce()
         in_process = isinstance(store, OffloadedStore) and store.in_process
-        self._lines = Lines(asyncio.Event, shared=not in_process)
+        self._lines = Lines(asyncio.Event, shared=not in_process, hear=getattr(store, "hear", None))
         self._keeper: TaskKeeper = TaskKeeper(self)
         self._others: set[asyncio.Task[Any]] = set()
         self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
         self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | RateLimiterUnavailable]]]
         if isinstance(store, OffloadedStore) and store.in_process:
-            self._take = cast(InProcessStore, store.blocking).take
-            at_once = store.blocking.settle
-            self._settle = _at_once(settler(at_once, self._now_ms))
-            self._settle_each = _at_once(lambda batch: settle_each(lambda some: at_once(some, self._now_ms()), batch))
+            self._settle = _at_once(lambda request: self._ask_here((request,), self._now_ms())[0])
+            self._settle_each = _at_once(
+                lambda batch: settle_each(lambda some: self._ask_here(some, self._now_ms()), batch)
+            )
         else:
             coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
             self._settle, self._settle_each = coalescer.settle, coalescer.settle_each
+
+    def _wire(self) -> None:
+        store, watchers = self._store, self._watchers
+        self._decide = self._decide_watched if watchers else self._decide_unwatched
+        self._take_each = self._take_each_watched if watchers else self._take_each_unwatched
+        self._ask = watchers.settling_later(store.settle) if watchers else store.settle
+        if isinstance(store, OffloadedStore) and store.in_process:
+            here = cast(InProcessStore, store.blocking)
+            self._ask_here = watchers.settling(here.settle) if watchers else here.settle
+            self._take = watchers.taking(here.take) if watchers else here.take
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     async def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
-        return await self._guarded(self._store.settle, batch, self._now_ms())
+        return await self._guarded(self._ask, batch, self._now_ms())
 
     async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Ask the store, unless it is known to be away."""
@@ -96,6 +120,8 @@ class RateLimiter(BaseLimiter):
         if isinstance(call, Sleep):
             return await asleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
+        if self._must_enter(call):
+            await self._perform(Once("enter", partial(namespaces.enter_plan, self)))
         return await self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
     async def _settle_all(self, batch: Sequence[Request]) -> list[Answer]:
@@ -182,7 +208,20 @@ class RateLimiter(BaseLimiter):
             options = Options(max_wait, on_unavailable, record_lease, restore_on_expiry, lease_ttl, on_lost)
         return await self._decide(entity_id, resource, consume, limits, options)
 
-    async def _decide(
+    async def _decide_watched(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, Any],
+        limits: Iterable[Limit] | None,
+        options: Options,
+    ) -> Decision[Lease]:
+        with Deciding(self._watchers, [(self._stored_id(entity_id), resource)]) as deciding:
+            decision = await self._decide_unwatched(entity_id, resource, consume, limits, options)
+            deciding.over([outcome_of(decision.allowed, decision.degraded)])
+            return decision
+
+    async def _decide_unwatched(
         self,
         entity_id: str,
         resource: str,
@@ -224,7 +263,19 @@ class RateLimiter(BaseLimiter):
 
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
         """
-        asks = check_asks(asks)
+        return await self._take_each(check_asks(asks), on_unavailable)
+
+    async def _take_each_watched(
+        self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None
+    ) -> list[Decision[Lease]]:
+        with Deciding(self._watchers, named(self, asks)) as deciding:
+            decisions = await self._take_each_unwatched(asks, on_unavailable)
+            deciding.over(outcomes(asks, decisions))
+            return decisions
+
+    async def _take_each_unwatched(
+        self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None
+    ) -> list[Decision[Lease]]:
         members = None if on_unavailable else known_members(self, asks)
         if members is not None and self._take is not None:
             return decided_at_once(self, members)
@@ -310,44 +361,6 @@ class RateLimiter(BaseLimiter):
             return wrapper
 
         return decorate
-
-    available = coroutine(tokens.available_plan)
-    time_until_available = coroutine(tokens.time_until_available_plan)
-    adjust = coroutine(tokens.adjust_plan)
-    penalize = coroutine(tokens.penalize_plan)
-    reset = coroutine(tokens.reset_plan)
-    sync_from_headers = coroutine(vendor.sync_from_headers_plan)
-
-    renew_lease = coroutine(afar.renew_lease_plan)
-    adjust_lease = coroutine(afar.adjust_lease_plan)
-    release_lease = coroutine(afar.release_lease_plan)
-
-    create_entity = coroutine(entities.create_entity_plan)
-    get_entity = coroutine(entities.get_entity_plan)
-    update_entity = coroutine(entities.update_entity_plan)
-    delete_entity = coroutine(entities.delete_entity_plan)
-    get_children = coroutine(entities.get_children_plan)
-
-    set_limits = coroutine(config.set_limits_plan)
-    get_limits = coroutine(config.get_limits_plan)
-    delete_limits = coroutine(config.delete_limits_plan)
-    list_entities_with_custom_limits = coroutine(config.list_entities_with_custom_limits_plan)
-    set_resource_defaults = coroutine(config.set_resource_defaults_plan)
-    get_resource_defaults = coroutine(config.get_resource_defaults_plan)
-    delete_resource_defaults = coroutine(config.delete_resource_defaults_plan)
-    list_resources_with_defaults = coroutine(config.list_resources_with_defaults_plan)
-    set_system_defaults = coroutine(config.set_system_defaults_plan)
-    get_system_defaults = coroutine(config.get_system_defaults_plan)
-    get_system_on_unavailable = coroutine(config.get_system_on_unavailable_plan)
-    delete_system_defaults = coroutine(config.delete_system_defaults_plan)
-    resolve_limits = coroutine(config.resolve_limits_plan)
-
-    get_buckets = coroutine(overview.get_buckets_plan)
-    get_resource_capacity = coroutine(overview.get_resource_capacity_plan)
-
-    reconcile = coroutine(reconcile.reconcile_plan)
-    setup = coroutine(life.setup_plan)
-    ping = coroutine(life.ping_plan)
 
     async def close(self) -> None:
         """Let go of the store. Idempotent."""

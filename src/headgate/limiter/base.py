@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..core.decide import Answer, Parts
 from ..core.errors import LimiterClosed, ValidationError
-from ..core.names import check_namespace, shown_url
+from ..core.names import REGISTRY, check_namespace, shown_url
+from ..core.usage import DAY_MS
+from ..plan import StoreCall
+from .audit import check_actor, os_user
 from .breaker import Breaker, BreakerState
 from .cache import CacheStats, ConfigCache
 from .chain import Chain
@@ -18,10 +22,12 @@ from .hold import Hold
 from .ids import to_stored_id
 from .line import Lines
 from .local import Local
+from .watch import Watcher, Watchers
 
 C = TypeVar("C")
 OnUnavailable: TypeAlias = Literal["block", "allow", "local"]
 OnError: TypeAlias = Literal["rollback", "keep"]
+_MOST_DAYS = 3660
 
 
 def _check_choice(value: Any, what: str, choices: tuple[C, ...]) -> C:
@@ -47,6 +53,13 @@ def _check_seconds(value: Any, what: str, *, zero: bool) -> float:
     return float(value)
 
 
+def _check_days(value: Any, what: str) -> int:
+    """As milliseconds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_DAYS:
+        raise ValidationError(f"{what} must be a whole number of days from 0 (none) to {_MOST_DAYS:,}, not {value!r}")
+    return value * DAY_MS
+
+
 class BaseLimiter(ABC):
     """Which call?
 
@@ -68,6 +81,9 @@ class BaseLimiter(ABC):
         store_timeout: float = 1.0,
         hash_entity_ids: bool | bytes = False,
         on_event: Callable[[Event], object] | None = None,
+        usage_days: int = 90,
+        audit_days: int = 365,
+        actor: str | None = None,
     ) -> None:
         self.url = url
         self.namespace = check_namespace(namespace)
@@ -83,20 +99,40 @@ class BaseLimiter(ABC):
         self._hashes_ids = hash_entity_ids is not False
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
         self._cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self._stored_id)
+        self.usage_ms = _check_days(usage_days, "usage_days")
+        self.audit_ms = _check_days(audit_days, "audit_days")
+        self.actor = os_user() if actor is None else check_actor(actor)
+        self._entered_until = 0.0  # the namespace was there, by time.monotonic()
         self._closed = False
         self.events = Events(on_event)
         # Not asked at every acquire, which is the hottest path there is: again when a chain is read.
         self._watched = self.events.watched()
         self._breaker = Breaker(str(shown_url(url)), self.events)
         self._local = Local(self.namespace)
+        self._watchers = Watchers()
         self._lines: Lines
         self._keeper: Any
         self._take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self._open()
+        self._wire()
 
     @abstractmethod
     def _open(self) -> None:
         """Open the store, without waiting for it."""
+
+    @abstractmethod
+    def _wire(self) -> None:
+        """Choose the ways to decide and to ask the store: past those who watch, if there are any."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell it of every decision and every call to the store, until `unwatch`."""
+        self._watchers.add(watcher)
+        self._wire()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it of nothing any more."""
+        self._watchers.remove(watcher)
+        self._wire()
 
     def _policy(self, chain: Chain | None, on_unavailable: str | None) -> str:
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
@@ -117,6 +153,17 @@ class BaseLimiter(ABC):
         """How many limiters share the namespace, as last counted. They are, where the outage policy is "local"."""
         return self._local.instances
 
+    @property
+    def waiters(self) -> int:
+        """How many acquires wait for their turn in this process, at the moment."""
+        return self._lines.count()
+
+    @property
+    def leases_held(self) -> int:
+        """How many leases of this process hold slots or are recorded, at the moment. The others hold nothing."""
+        held: int = self._keeper.chores.held()
+        return held
+
     def _keep(self, hold: Hold) -> Hold:
         """Renew what a lease holds until it ends."""
         self._keeper.chores.add(hold)
@@ -130,6 +177,19 @@ class BaseLimiter(ABC):
     def _count_instances(self) -> None:
         if self._keeper.chores.count():
             self._keeper.wake(0.0)
+
+    def _must_enter(self, call: StoreCall[Any]) -> bool:
+        """Whether the namespace has to be looked at before a call, which is about something in it."""
+        if time.monotonic() < self._entered_until:
+            return False
+        place = call.place()
+        return bool(place) and not place.startswith(f"{REGISTRY}/")
+
+    def _left(self, namespace: str) -> None:
+        """A namespace has changed."""
+        if namespace == self.namespace:
+            self._entered_until = 0.0
+            self._cache.clear()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -22,13 +22,6 @@ from .fork import anew_after_fork
 MAX_BATCH = 512
 
 
-def settler(
-    settle: Callable[[Sequence[Request], int | None], list[Answer]], now_ms: Callable[[], int | None]
-) -> Callable[[Request], Answer]:
-    """One request, one call: for a store in this process, where there is nothing to save, and if told so."""
-    return lambda request: settle((request,), now_ms())[0]
-
-
 def settle_each(
     settle: Callable[[Sequence[Request]], list[Answer]], batch: Sequence[Request]
 ) -> list[Answer | RateLimiterUnavailable]:

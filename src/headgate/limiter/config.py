@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..core.errors import EntityNotFound, ValidationError, VersionConflict
+from ..core.errors import EntityNotFound, ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import StoredId, bucket_key, check_resource
-from ..core.records import ABSENT, Change, Delete, Page, Put, Record
-from ..plan import GetRecords, ListRecords, Once, Plan, WriteRecords
+from ..core.records import ABSENT, Page, Record
+from ..plan import GetRecords, ListRecords, Once, Plan
 from . import keys
 from .base import BaseLimiter, OnUnavailable, check_on_unavailable
 from .chain import Chain, Shape
+from .edits import Edit, Level, entity_level, resource_level, revision_of, system_level, write_limits_plan
 
 MAX_ANCESTORS = 8
 SOURCES = ("entity", "entity_default", "resource", "system")
@@ -66,7 +67,7 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
         ]
     )
     limits, source = _most_specific(records, SOURCES[2:])
-    return Shape([limits], [_revision(revision)], source, _policy(records[-1]))
+    return Shape([limits], [revision_of(revision)], source, _policy(records[-1]))
 
 
 def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[Chain]:
@@ -117,7 +118,7 @@ def _read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) ->
         cascade=value["cascade"],
         limits=limits,
         source=source,
-        revision=_revision(revision),
+        revision=revision_of(revision),
         policy=_policy(records[-1]),
     )
 
@@ -127,10 +128,6 @@ def _most_specific(records: Sequence[Record | None], sources: Sequence[str]) -> 
         if record is not None:
             return by_name(_limits(record)), source
     return {}, None
-
-
-def _revision(record: Record | None) -> int:
-    return int(record.value["revision"]) if record else 0
 
 
 def _policy(system: Record | None) -> str | None:
@@ -158,35 +155,33 @@ def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> 
 
 
 def set_limits_plan(
-    limiter: BaseLimiter, entity_id: str, limits: Sequence[Limit], resource: str | None = None
+    limiter: BaseLimiter,
+    entity_id: str,
+    limits: Sequence[Limit],
+    resource: str | None = None,
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
 ) -> Plan[None]:
-    """Store an entity's limits on a resource, or (resource None) its default for all of them."""
-    namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
-    resource = None if resource is None else check_resource(resource)
-    yield from write_limits_plan(
-        limiter,
-        [
-            Put(keys.entity_limits_key(namespace, entity_id, resource), _value(limits)),
-            Put(keys.custom_key(namespace, resource, entity_id), {}),
-        ],
-    )
-    limiter._cache.note_entities_have_their_own()  # a list may be late to know
+    """Store an entity's limits on a resource, or (resource None) its default for all of them.
+
+    `expected_version`: fail with VersionConflict if they are not those that `get_limits_version` has told of.
+    """
+    edit = Edit(entity_level(limiter, entity_id, resource), _value(limits), expected_version)
+    yield from write_limits_plan(limiter, [edit], actor=actor)
 
 
 def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[Limit]]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
-    resource = None if resource is None else check_resource(resource)
-    key = keys.entity_limits_key(limiter.namespace, limiter._stored_id(entity_id), resource)
-    (record,) = yield from GetRecords([key])
+    (record,) = yield from GetRecords([entity_level(limiter, entity_id, resource).key])
     return _limits(record)
 
 
-def delete_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[bool]:
+def delete_limits_plan(
+    limiter: BaseLimiter, entity_id: str, resource: str | None = None, *, actor: str | None = None
+) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
-    resource = None if resource is None else check_resource(resource)
-    key = keys.entity_limits_key(namespace, entity_id, resource)
-    return (yield from _delete_plan(limiter, [key, keys.custom_key(namespace, resource, entity_id)]))
+    return (yield from _delete_plan(limiter, entity_level(limiter, entity_id, resource), actor))
 
 
 def list_entities_with_custom_limits_plan(
@@ -200,20 +195,26 @@ def list_entities_with_custom_limits_plan(
 # Of a resource
 
 
-def set_resource_defaults_plan(limiter: BaseLimiter, resource: str, limits: Sequence[Limit]) -> Plan[None]:
+def set_resource_defaults_plan(
+    limiter: BaseLimiter,
+    resource: str,
+    limits: Sequence[Limit],
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[None]:
     """Store the limits of everyone on a resource who has none of their own."""
-    key = keys.resource_limits_key(limiter.namespace, check_resource(resource))
-    yield from write_limits_plan(limiter, [Put(key, _value(limits))])
+    edit = Edit(resource_level(limiter, resource), _value(limits), expected_version)
+    yield from write_limits_plan(limiter, [edit], actor=actor)
 
 
 def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[list[Limit]]:
-    (record,) = yield from GetRecords([keys.resource_limits_key(limiter.namespace, check_resource(resource))])
+    (record,) = yield from GetRecords([resource_level(limiter, resource).key])
     return _limits(record)
 
 
-def delete_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[bool]:
-    key = keys.resource_limits_key(limiter.namespace, check_resource(resource))
-    return (yield from _delete_plan(limiter, [key]))
+def delete_resource_defaults_plan(limiter: BaseLimiter, resource: str, *, actor: str | None = None) -> Plan[bool]:
+    return (yield from _delete_plan(limiter, resource_level(limiter, resource), actor))
 
 
 def list_resources_with_defaults_plan(
@@ -227,7 +228,12 @@ def list_resources_with_defaults_plan(
 
 
 def set_system_defaults_plan(
-    limiter: BaseLimiter, limits: Sequence[Limit], on_unavailable: OnUnavailable | None = None
+    limiter: BaseLimiter,
+    limits: Sequence[Limit],
+    on_unavailable: OnUnavailable | None = None,
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
 ) -> Plan[None]:
     """Store the limits of everyone everywhere who has no others, and what happens when the store is away.
 
@@ -236,7 +242,7 @@ def set_system_defaults_plan(
     value = _value(limits)
     if on_unavailable is not None:
         value["on_unavailable"] = check_on_unavailable(on_unavailable)
-    yield from write_limits_plan(limiter, [Put(keys.system_limits_key(limiter.namespace), value)])
+    yield from write_limits_plan(limiter, [Edit(system_level(limiter), value, expected_version)], actor=actor)
 
 
 def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[list[Limit]]:
@@ -250,36 +256,31 @@ def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable |
     return record.value.get("on_unavailable") if record else None
 
 
-def delete_system_defaults_plan(limiter: BaseLimiter) -> Plan[bool]:
-    return (yield from _delete_plan(limiter, [keys.system_limits_key(limiter.namespace)]))
+def delete_system_defaults_plan(limiter: BaseLimiter, *, actor: str | None = None) -> Plan[bool]:
+    return (yield from _delete_plan(limiter, system_level(limiter), actor))
 
 
 # All levels
 
 
-def _delete_plan(limiter: BaseLimiter, doomed: Sequence[str]) -> Plan[bool]:
-    record, *_ = yield from GetRecords(doomed)
-    yield from write_limits_plan(limiter, [Delete(key) for key in doomed])
-    return record is not None
+def get_limits_version_plan(
+    limiter: BaseLimiter, entity_id: str | None = None, resource: str | None = None
+) -> Plan[int]:
+    """The version of the limits stored at exactly this level: of an entity, a resource or (neither) the system.
 
-
-def write_limits_plan(limiter: BaseLimiter, changes: Sequence[Change]) -> Plan[None]:
-    """Change stored limits, and move the namespace's revision on, so that buckets know the newer from the older.
-
-    The revision is a time in milliseconds: even if its record is lost, the next one is later than all before.
+    0 if there are none.
     """
-    key = keys.revision_key(limiter.namespace)
-    while True:
-        (record,) = yield from GetRecords([key])
-        revision = max(limiter._clock.now_ms(), _revision(record) + 1)
-        try:
-            yield from WriteRecords([*changes, Put(key, {"revision": revision}, record.version if record else ABSENT)])
-        except VersionConflict as conflict:
-            if conflict.key == key:
-                continue  # someone else changed limits in between
-            raise
-        limiter._cache.clear()
-        return
+    if entity_id is not None:
+        level = entity_level(limiter, entity_id, resource)
+    else:
+        level = system_level(limiter) if resource is None else resource_level(limiter, resource)
+    (record,) = yield from GetRecords([level.key])
+    return record.version if record else ABSENT
+
+
+def _delete_plan(limiter: BaseLimiter, level: Level, actor: str | None) -> Plan[bool]:
+    (record,) = yield from write_limits_plan(limiter, [Edit(level, None)], actor=actor)
+    return record is not None
 
 
 def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:

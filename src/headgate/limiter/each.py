@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from ..core.decide import Answer, Request
@@ -18,6 +19,8 @@ from .config import chain_plan
 from .decision import Decision
 from .hold import Hold, new_lease_id
 from .joint import Member, joint, own_outcome
+from .watch import Outcome as WatchedOutcome
+from .watch import outcome_of
 
 
 class Ask(NamedTuple):
@@ -70,6 +73,21 @@ def check_asks(asks: Any) -> list[Ask | Sequence[Ask]]:
     if isinstance(asks, (str, bytes, Ask)) or not isinstance(asks, Iterable):
         raise ValidationError(f"asks must be a list of Ask, or of lists of Ask, not {type(asks).__name__}")
     return list(asks)
+
+
+def _asks_of(element: Ask | Sequence[Ask]) -> Sequence[Ask]:
+    return (element,) if isinstance(element, Ask) else element
+
+
+def named(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]]) -> Iterator[tuple[str, str]]:
+    """The stored id and the resource of each ask, one after the other, for those who watch."""
+    return ((limiter._stored_id(ask.entity_id), ask.resource) for element in asks for ask in _asks_of(element))
+
+
+def outcomes(asks: Sequence[Ask | Sequence[Ask]], decisions: Sequence[Decision[Any]]) -> Iterator[WatchedOutcome]:
+    """What became of each ask, in the same order."""
+    for element, decision in zip(asks, decisions):
+        yield from repeat(outcome_of(decision.allowed, decision.degraded), len(_asks_of(element)))
 
 
 def known_members(limiter: Any, asks: Sequence[Ask | Sequence[Ask]]) -> list[Member] | None:

@@ -6,13 +6,16 @@ import json
 from typing import Any
 
 from ..core.errors import EntityExists, EntityNotFound, ValidationError, VersionConflict
-from ..core.names import StoredId, bucket_key
+from ..core.limit import Limit
+from ..core.names import StoredId, bucket_key, check_entity_id
 from ..core.records import ABSENT, Change, Check, Delete, Entity, Page, Put, Record
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from ..stores.contract import MAX_CHANGES
 from . import keys
+from .audit import told
 from .base import BaseLimiter
-from .config import MAX_ANCESTORS, write_limits_plan
+from .config import MAX_ANCESTORS
+from .edits import described, write_limits_plan
 
 
 class Unchanged:
@@ -33,18 +36,20 @@ def create_entity_plan(
     parent_id: str | None = None,
     cascade: bool = False,
     metadata: dict[str, Any] | None = None,
+    actor: str | None = None,
 ) -> Plan[Entity]:
     """Make an entity. With `cascade`, what it acquires counts on every ancestor too.
 
     Limits need no entity: one has to be created only for a parent, a name or metadata.
     """
     entity_id, parent_id = limiter._stored_id(entity_id), _stored_parent(limiter, parent_id)
-    value = _checked(name, parent_id, cascade, metadata)
+    value = entity_value(name, parent_id, cascade, metadata)
     key = keys.entity_key(limiter.namespace, entity_id)
     changes: list[Change] = [Put(key, value, ABSENT)]
     if parent_id is not None:
         changes += yield from _check_parent_plan(limiter, entity_id, parent_id)
         changes.append(Put(keys.child_key(limiter.namespace, parent_id, entity_id), {}))
+    changes += told(limiter, "entity.created", entity_id=entity_id, after=value, actor=actor)
     try:
         yield from WriteRecords(changes)
     except VersionConflict as conflict:
@@ -69,6 +74,7 @@ def update_entity_plan(
     cascade: bool | Unchanged = UNCHANGED,
     metadata: dict[str, Any] | Unchanged = UNCHANGED,
     expected_version: int | None = None,
+    actor: str | None = None,
 ) -> Plan[Entity]:
     """Change what is given and keep the rest. VersionConflict if it is not (or no longer) `expected_version`."""
     entity_id = limiter._stored_id(entity_id)
@@ -79,7 +85,9 @@ def update_entity_plan(
         raise VersionConflict(record.key)
     given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
     value = record.value | {field: new for field, new in given.items() if not isinstance(new, Unchanged)}
-    value = _checked(**value)
+    value = entity_value(**value)
+    if value == record.value:
+        return _entity(record)
     changes: list[Change] = [Put(record.key, value, record.version)]
     old_parent, new_parent = record.value["parent_id"], value["parent_id"]
     if new_parent != old_parent:
@@ -88,13 +96,14 @@ def update_entity_plan(
         if new_parent is not None:
             changes += yield from _check_parent_plan(limiter, entity_id, new_parent)
             changes.append(Put(keys.child_key(limiter.namespace, new_parent, entity_id), {}))
+    changes += told(limiter, "entity.updated", entity_id=entity_id, before=record.value, after=value, actor=actor)
     yield from WriteRecords(changes)
     limiter._cache.clear()
     limiter._cache.note_entities_have_their_own()  # a list may be late to know
     return _entity(Record(record.key, value, record.version + 1))
 
 
-def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
+def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | None = None) -> Plan[None]:
     """Delete an entity, its stored limits and its buckets. Its children have to go, or move, first.
 
     The entity and its limits go at once, or, if it has very many of them, the limits first.
@@ -110,8 +119,12 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
     changes: list[Change] = [Delete(record.key, record.version)]
     if record.value["parent_id"] is not None:
         changes.append(Delete(keys.child_key(namespace, record.value["parent_id"], entity_id)))
-    limits = yield from _delete_limits_plan(limiter, record, MAX_CHANGES - 1 - len(changes))  # one is the revision
-    yield from write_limits_plan(limiter, [*changes, *limits])
+    stored = yield from _stored_limits_plan(limiter, entity_id)
+    before = {**record.value, "limits": {keys.last_part(one.key): described(one.value)["limits"] for one in stored}}
+    changes += told(limiter, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
+    room = MAX_CHANGES - 1 - len(changes)  # one is the revision
+    limits = yield from _delete_limits_plan(limiter, record, stored, room)
+    yield from write_limits_plan(limiter, [], [*changes, *limits])
     cursor: str | None = None
     while True:
         rows = yield from ListBuckets(namespace, entity_id=entity_id, cursor=cursor)
@@ -121,24 +134,47 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[None]:
             return
 
 
-def _delete_limits_plan(limiter: BaseLimiter, entity: Record, room: int) -> Plan[list[Change]]:
-    """Delete an entity's limits, as long as it is the one that was read, but for the last ones, which are `room`."""
-    entity_id = keys.last_id(entity.key)
-    doomed: list[Change] = []
+def _stored_limits_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[list[Record]]:
+    found: list[Record] = []
     cursor: str | None = None
     while True:
         page = yield from ListRecords(keys.entity_limits_prefix(limiter.namespace, entity_id), cursor)
-        for stored in page:
-            resource = keys.last_part(stored.key)
-            doomed += [Delete(stored.key), Delete(keys.custom_key(limiter.namespace, resource, entity_id))]
+        found += page
         cursor = page.cursor
         if cursor is None:
-            break
+            return found
+
+
+def _delete_limits_plan(limiter: BaseLimiter, entity: Record, stored: list[Record], room: int) -> Plan[list[Change]]:
+    """Delete an entity's limits, as long as it is the one that was read, but for the last ones, which are `room`."""
+    entity_id = keys.last_id(entity.key)
+    doomed: list[Change] = []
+    for one in stored:
+        resource = keys.last_part(one.key)
+        doomed += [Delete(one.key), Delete(keys.custom_key(limiter.namespace, resource, entity_id))]
     at_once = MAX_CHANGES - 2
     while len(doomed) > room:
-        yield from write_limits_plan(limiter, [Check(entity.key, entity.version), *doomed[:at_once]])
+        yield from write_limits_plan(limiter, [], [Check(entity.key, entity.version), *doomed[:at_once]])
         doomed = doomed[at_once:]
     return doomed
+
+
+def get_own_limits_plan(limiter: BaseLimiter, entity_id: str) -> Plan[dict[str | None, list[Limit]]]:
+    """All limits that an entity has of its own, by resource; those under None are its default for the others."""
+    stored = yield from _stored_limits_plan(limiter, limiter._stored_id(entity_id))
+    return {
+        keys.last_part(record.key) or None: [Limit.from_dict(limit) for limit in record.value["limits"]]
+        for record in stored
+    }
+
+
+def list_entities_plan(
+    limiter: BaseLimiter, *, prefix: str = "", limit: int = 100, cursor: str | None = None
+) -> Plan[Page[Entity]]:
+    """All that were created, by id; with `prefix`, those whose stored ids start with it."""
+    start = prefix and check_entity_id(prefix, "prefix")
+    page = yield from ListRecords(f"{keys.entities_prefix(limiter.namespace)}{start}", cursor, limit)
+    return Page([_entity(record) for record in page], page.cursor)
 
 
 def get_children_plan(
@@ -187,7 +223,8 @@ def _check_parent_plan(limiter: BaseLimiter, entity_id: StoredId, parent_id: Sto
     return checks
 
 
-def _checked(name: Any, parent_id: StoredId | None, cascade: Any, metadata: Any) -> dict[str, Any]:
+def entity_value(name: Any, parent_id: StoredId | None, cascade: Any, metadata: Any) -> dict[str, Any]:
+    """What is stored of an entity, checked."""
     if name is not None and (not isinstance(name, str) or len(name) > 256):
         raise ValidationError(f"name must be a string of at most 256 characters, not {name!r}")
     if not isinstance(cascade, bool):

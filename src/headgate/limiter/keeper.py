@@ -55,6 +55,9 @@ class Chores:
         with self._lock:
             self._holds.discard(hold)
 
+    def held(self) -> int:
+        return len(self._all())
+
     def count(self) -> bool:
         """Count the limiters at work from now on. False if that is being done."""
         if self._count_at is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.names import StoredId
+from ..core.names import REGISTRY, StoredId
 
 
 def revision_key(namespace: str) -> str:
@@ -83,3 +83,29 @@ def instances_prefix(namespace: str) -> str:
 
 def instance_key(namespace: str, instance_id: str) -> str:
     return f"{instances_prefix(namespace)}{instance_id}"
+
+
+def namespaces_prefix() -> str:
+    return f"{REGISTRY}/namespace#"
+
+
+def namespace_key(name: str) -> str:
+    return f"{namespaces_prefix()}{name}"
+
+
+def audit_prefix(namespace: str) -> str:
+    """What was changed in a namespace."""
+    return f"{namespace}/audit#"
+
+
+def audit_key(namespace: str, event_id: str) -> str:
+    return f"{audit_prefix(namespace)}{event_id}"
+
+
+def audited_prefix(namespace: str, entity_id: str) -> str:
+    """The same, of one entity."""
+    return f"{namespace}/audited#{entity_id}#"
+
+
+def audited_key(namespace: str, entity_id: str, event_id: str) -> str:
+    return f"{audited_prefix(namespace, entity_id)}{event_id}"

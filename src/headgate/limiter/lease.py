@@ -21,6 +21,7 @@ from .decision import statuses
 from .hold import Hold, LeaseRecord, OnLost, new_lease_id
 from .learn import VendorSync, learn_plan
 from .line import slots_of
+from .watch import deciding, outcome_of
 
 if TYPE_CHECKING:
     from .asynchronous import RateLimiter
@@ -120,9 +121,11 @@ class BaseLease:
         holds = any(part.limit.is_concurrent for part in parts)
         request = self._chain.request(parts, lease_id=self.id if holds else "")
         asked_at = time.monotonic()
-        answer = yield from self._settle(request)
-        if not answer.allowed:
-            raise RateLimitExceeded(statuses(self._chain, parts, answer))
+        with deciding(self._limiter._watchers, [parse_bucket_key(self._chain.keys[0])[1:]]) as under_way:
+            answer = yield from self._settle(request)
+            if not answer.allowed:
+                raise RateLimitExceeded(statuses(self._chain, parts, answer))
+            under_way.over([outcome_of(True, self.degraded)])
         self._add(own_amounts(parts))
         if holds:
             self._hold_on(request, asked_at)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.limit import Limit
 from ..core.names import StoredId, check_limit_name, check_resource
-from ..core.records import BucketRow
+from ..core.records import BucketRow, Page
 from ..core.units import MILLI, from_milli
 from ..plan import GetRecords, ListBuckets, ListRecords, Plan
 from . import keys
@@ -77,7 +78,19 @@ def all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource:
 def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[BucketStatus]]:
     """The entity's buckets that differ from full ones."""
     resource = None if resource is None else check_resource(resource)
-    rows = yield from all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)
+    return _statuses((yield from all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)))
+
+
+def list_buckets_plan(
+    limiter: BaseLimiter, resource: str | None = None, *, cursor: str | None = None
+) -> Plan[Page[BucketStatus]]:
+    """Everyone's buckets that differ from full ones, in pages as the store has them. One may be there twice."""
+    resource = None if resource is None else check_resource(resource)
+    page = yield from ListBuckets(limiter.namespace, None, resource, cursor)
+    return Page(_statuses(page), page.cursor)
+
+
+def _statuses(rows: Iterable[BucketRow]) -> list[BucketStatus]:
     return [
         BucketStatus(
             entity_id=row.entity_id,

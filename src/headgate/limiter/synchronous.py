@@ -14,49 +14,59 @@ from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, run
 from ..stores import InProcessStore, open_store
-from . import afar, config, entities, life, overview, reconcile, tokens, vendor
+from . import namespaces, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
-from .bind import blocking
 from .chain import ONE_OF_EACH, Chain
 from .clock import GLANCE_SECONDS, SystemClock, sleep_on
-from .coalesce import MAX_BATCH, ThreadCoalescer, settle_each, settler
+from .coalesce import MAX_BATCH, ThreadCoalescer, settle_each
 from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
-from .each import Asks, Taken, check_asks, decided_at_once, known_members, take_each_plan
+from .each import Ask, Asks, Taken, check_asks, decided_at_once, known_members, named, outcomes, take_each_plan
 from .hold import Hold
 from .keeper import ThreadKeeper
 from .lease import SyncLease
 from .line import Lines
 from .once import ThreadOnce
+from .sync_methods import BlockingMethods
 from .vendor import Wishes
+from .watch import Deciding, outcome_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SyncRateLimiter(BaseLimiter):
+class SyncRateLimiter(BlockingMethods, BaseLimiter):
     __doc__ = f"Rate limits for threads: RateLimiter's methods without await. Thread-safe.\n\n    {BaseLimiter.__doc__}"
 
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
+        self._store.usage_ms = self.usage_ms
         self._once = ThreadOnce()
-        self._lines = Lines(threading.Event, shared=not self._store.in_process)
+        self._lines = Lines(threading.Event, shared=not self._store.in_process, hear=getattr(self._store, "hear", None))
         self._keeper: ThreadKeeper = ThreadKeeper(self)
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:
-            self._take = cast(InProcessStore, self._store).take
-            self._settle = settler(self._store.settle, self._now_ms)
+            self._settle = lambda request: self._ask((request,), self._now_ms())[0]
         elif self._coalesce:
             self._settle = ThreadCoalescer(self._settle_batch).settle
         else:
-            self._settle = settler(partial(self._guarded, self._store.settle), self._now_ms)
+            self._settle = lambda request: self._settle_batch((request,))[0]
+
+    def _wire(self) -> None:
+        store, watchers = self._store, self._watchers
+        self._decide = self._decide_watched if watchers else self._decide_unwatched
+        self._take_each = self._take_each_watched if watchers else self._take_each_unwatched
+        self._ask = watchers.settling(store.settle) if watchers else store.settle
+        if store.in_process:
+            take = cast(InProcessStore, store).take
+            self._take = watchers.taking(take) if watchers else take
 
     def _now_ms(self) -> int | None:
         return None if self._store.own_clock and not self._clock_given else self._clock.now_ms()
 
     def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
-        return self._guarded(self._store.settle, batch, self._now_ms())
+        return self._guarded(self._ask, batch, self._now_ms())
 
     def _guarded(self, method: Callable[..., T], *arguments: Any) -> T:
         """Ask the store, unless it is known to be away."""
@@ -86,6 +96,8 @@ class SyncRateLimiter(BaseLimiter):
         if isinstance(call, Sleep):
             return sleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
+        if self._must_enter(call):
+            self._perform(Once("enter", partial(namespaces.enter_plan, self)))
         return self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
     def _settle_all(self, batch: Sequence[Request]) -> list[Answer]:
@@ -170,7 +182,20 @@ class SyncRateLimiter(BaseLimiter):
             options = Options(max_wait, on_unavailable, record_lease, restore_on_expiry, lease_ttl, on_lost)
         return self._decide(entity_id, resource, consume, limits, options)
 
-    def _decide(
+    def _decide_watched(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, Any],
+        limits: Iterable[Limit] | None,
+        options: Options,
+    ) -> Decision[SyncLease]:
+        with Deciding(self._watchers, [(self._stored_id(entity_id), resource)]) as deciding:
+            decision = self._decide_unwatched(entity_id, resource, consume, limits, options)
+            deciding.over([outcome_of(decision.allowed, decision.degraded)])
+            return decision
+
+    def _decide_unwatched(
         self,
         entity_id: str,
         resource: str,
@@ -210,7 +235,19 @@ class SyncRateLimiter(BaseLimiter):
 
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
         """
-        asks = check_asks(asks)
+        return self._take_each(check_asks(asks), on_unavailable)
+
+    def _take_each_watched(
+        self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None
+    ) -> list[Decision[SyncLease]]:
+        with Deciding(self._watchers, named(self, asks)) as deciding:
+            decisions = self._take_each_unwatched(asks, on_unavailable)
+            deciding.over(outcomes(asks, decisions))
+            return decisions
+
+    def _take_each_unwatched(
+        self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None
+    ) -> list[Decision[SyncLease]]:
         members = None if on_unavailable or self._take is None else known_members(self, asks)
         if members is not None:
             return decided_at_once(self, members)
@@ -292,44 +329,6 @@ class SyncRateLimiter(BaseLimiter):
             return wrapper
 
         return decorate
-
-    available = blocking(tokens.available_plan)
-    time_until_available = blocking(tokens.time_until_available_plan)
-    adjust = blocking(tokens.adjust_plan)
-    penalize = blocking(tokens.penalize_plan)
-    reset = blocking(tokens.reset_plan)
-    sync_from_headers = blocking(vendor.sync_from_headers_plan)
-
-    renew_lease = blocking(afar.renew_lease_plan)
-    adjust_lease = blocking(afar.adjust_lease_plan)
-    release_lease = blocking(afar.release_lease_plan)
-
-    create_entity = blocking(entities.create_entity_plan)
-    get_entity = blocking(entities.get_entity_plan)
-    update_entity = blocking(entities.update_entity_plan)
-    delete_entity = blocking(entities.delete_entity_plan)
-    get_children = blocking(entities.get_children_plan)
-
-    set_limits = blocking(config.set_limits_plan)
-    get_limits = blocking(config.get_limits_plan)
-    delete_limits = blocking(config.delete_limits_plan)
-    list_entities_with_custom_limits = blocking(config.list_entities_with_custom_limits_plan)
-    set_resource_defaults = blocking(config.set_resource_defaults_plan)
-    get_resource_defaults = blocking(config.get_resource_defaults_plan)
-    delete_resource_defaults = blocking(config.delete_resource_defaults_plan)
-    list_resources_with_defaults = blocking(config.list_resources_with_defaults_plan)
-    set_system_defaults = blocking(config.set_system_defaults_plan)
-    get_system_defaults = blocking(config.get_system_defaults_plan)
-    get_system_on_unavailable = blocking(config.get_system_on_unavailable_plan)
-    delete_system_defaults = blocking(config.delete_system_defaults_plan)
-    resolve_limits = blocking(config.resolve_limits_plan)
-
-    get_buckets = blocking(overview.get_buckets_plan)
-    get_resource_capacity = blocking(overview.get_resource_capacity_plan)
-
-    reconcile = blocking(reconcile.reconcile_plan)
-    setup = blocking(life.setup_plan)
-    ping = blocking(life.ping_plan)
 
     def close(self) -> None:
         """Let go of the store. Idempotent."""

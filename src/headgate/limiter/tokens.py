@@ -11,9 +11,11 @@ from ..core.limit import Limit
 from ..core.names import bucket_key, check_resource, parse_bucket_key
 from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli
 from ..plan import DeleteBuckets, Plan, Settle
+from .audit import tell_plan
 from .base import BaseLimiter
 from .chain import Chain, Shape
 from .config import chain_plan
+from .overview import all_buckets_plan
 
 
 def available_plan(
@@ -67,6 +69,7 @@ def penalize_plan(
     seconds: float | None = None,
     factor: float | None = None,
     limits: Iterable[Limit] | None = None,
+    actor: str | None = None,
 ) -> Plan[None]:
     """After a vendor's 429: let nothing pass for `seconds`, or keep only `factor` (0 to 1) of the tokens, or both.
 
@@ -79,8 +82,13 @@ def penalize_plan(
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    yield from penalize_chain_plan(chain, block_ms, keep_milli)
     _, stored_id, _ = parse_bucket_key(chain.keys[0])
+    after = {
+        "seconds": None if seconds is None else block_ms / MILLI,
+        "factor": None if factor is None else keep_milli / MILLI,
+    }
+    yield from tell_plan(limiter, "buckets.penalized", entity_id=stored_id, resource=resource, after=after, actor=actor)
+    yield from penalize_chain_plan(chain, block_ms, keep_milli)
     limiter.events.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
 
 
@@ -89,10 +97,16 @@ def penalize_chain_plan(chain: Chain, block_ms: int, keep_milli: int = MILLI) ->
     yield from Settle(Request(Mode.PENALIZE, chain.keys[:1], own, block_ms=block_ms, keep_milli=keep_milli))
 
 
-def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[None]:
+def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str, *, actor: str | None = None) -> Plan[None]:
     """Make the entity's buckets on the resource full again, penalties and debts forgotten, all slots free.
 
     Ancestors keep theirs. A lease that held a slot loses it.
     """
-    key = bucket_key(limiter.namespace, limiter._stored_id(entity_id), check_resource(resource))
+    stored_id = limiter._stored_id(entity_id)
+    key = bucket_key(limiter.namespace, stored_id, check_resource(resource))
+    rows = yield from all_buckets_plan(limiter, stored_id, resource)
+    before = {state.limit.name: state.available_milli() // MILLI for row in rows for state in row.buckets}
+    yield from tell_plan(
+        limiter, "buckets.reset", entity_id=stored_id, resource=resource, before={"available": before}, actor=actor
+    )
     yield from DeleteBuckets([key])

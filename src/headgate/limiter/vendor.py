@@ -6,7 +6,7 @@ A dimension is `vendor#metric`, or `vendor#model`: the entity before the `#`, th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
@@ -20,6 +20,7 @@ from .decision import statuses
 from .joint import Member, joint, own_outcome
 from .learn import VendorSync, learn_plan
 from .lease import BaseLease
+from .watch import deciding, outcome_of
 
 Wishes: TypeAlias = "Mapping[str, Mapping[str, Any] | None] | Iterable[str]"
 
@@ -60,8 +61,20 @@ def take_many_plan(
     options: Options,
 ) -> Plan[dict[str, Outcome]]:
     """All of the dimensions or none, in one request. Raises RateLimitExceeded with the limits of all of them."""
-    began = time.monotonic()
     wishes = _checked(consume, limits)
+    with deciding(limiter._watchers, _named(limiter, wishes)) as under_way:
+        outcomes = yield from _take_all_plan(limiter, wishes, limits, options)
+        under_way.over(outcome_of(True, outcome.degraded) for outcome in outcomes.values())
+        return outcomes
+
+
+def _take_all_plan(
+    limiter: BaseLimiter,
+    wishes: Mapping[str, Mapping[str, Any] | None],
+    limits: Mapping[str, Iterable[Limit]] | None,
+    options: Options,
+) -> Plan[dict[str, Outcome]]:
+    began = time.monotonic()
     chains: dict[str, Chain] = {}
     try:
         for dimension in wishes:
@@ -93,6 +106,12 @@ def take_many_plan(
     if not outcome.answer.allowed:
         raise RateLimitExceeded(statuses(outcome.chain, outcome.parts, outcome.answer, outcome.max_wait_ms))
     return outcomes
+
+
+def _named(limiter: BaseLimiter, wishes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The stored id and the resource of each, for those who watch."""
+    for entity_id, resource in (dimension_of(limiter, dimension) for dimension in wishes):
+        yield limiter._stored_id(entity_id), resource
 
 
 def _members(chains: Mapping[str, Chain], wishes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Member]:

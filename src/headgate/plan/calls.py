@@ -10,6 +10,7 @@ from ..core.decide import Answer, Request
 from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.names import StoredId
 from ..core.records import BucketRow, Change, Page, Record, Swept
+from ..core.usage import UsageRow
 
 T_co = TypeVar("T_co", covariant=True)
 Plan: TypeAlias = "Generator[Call[Any], Any, T_co]"
@@ -75,6 +76,10 @@ class StoreCall(Call[T_co]):
     __slots__ = ()
     method: ClassVar[str]
 
+    def place(self) -> str:
+        """A key, a prefix or the namespace that it is about; nothing if it is about the store."""
+        return ""
+
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return ()
 
@@ -83,6 +88,9 @@ class StoreCall(Call[T_co]):
 class GetRecords(StoreCall[list[Record | None]]):
     method: ClassVar[str] = "get_records"
     keys: Sequence[str]
+
+    def place(self) -> str:
+        return self.keys[0] if self.keys else ""
 
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return self.keys, now_ms
@@ -94,6 +102,9 @@ class WriteRecords(StoreCall[None]):
 
     method: ClassVar[str] = "write_records"
     changes: Sequence[Change]
+
+    def place(self) -> str:
+        return self.changes[0].key if self.changes else ""
 
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return self.changes, now_ms
@@ -114,6 +125,9 @@ class ListRecords(StoreCall[Page[Record]]):
                 f"cursor {self.cursor!r} is not of this list: pass the one that the page before it has"
             )
 
+    def place(self) -> str:
+        return self.prefix
+
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return self.prefix, self.cursor, self.limit, now_ms
 
@@ -126,6 +140,9 @@ class ListBuckets(StoreCall[Page[BucketRow]]):
     resource: str | None = None
     cursor: str | None = None
 
+    def place(self) -> str:
+        return self.namespace
+
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return self.namespace, self.entity_id, self.resource, self.cursor, now_ms
 
@@ -134,6 +151,9 @@ class ListBuckets(StoreCall[Page[BucketRow]]):
 class DeleteBuckets(StoreCall[None]):
     method: ClassVar[str] = "delete_buckets"
     keys: Sequence[str]
+
+    def place(self) -> str:
+        return self.keys[0] if self.keys else ""
 
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return (self.keys,)
@@ -144,8 +164,54 @@ class Sweep(StoreCall[Swept]):
     method: ClassVar[str] = "sweep"
     namespace: str
 
+    def place(self) -> str:
+        return self.namespace
+
     def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
         return self.namespace, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ListUsage(StoreCall[Page[UsageRow]]):
+    method: ClassVar[str] = "list_usage"
+    namespace: str
+    entity_id: StoredId | None
+    resource: str | None
+    hours: tuple[int, int]
+    cursor: str | None = None
+
+    def place(self) -> str:
+        return self.namespace
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return self.namespace, self.entity_id, self.resource, self.hours, self.cursor, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ListStored(StoreCall[list[str]]):
+    """The namespaces of which something is stored."""
+
+    method: ClassVar[str] = "list_stored"
+
+
+@dataclass(frozen=True, slots=True)
+class CountStored(StoreCall[int]):
+    method: ClassVar[str] = "count_stored"
+    namespace: str
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return (self.namespace,)
+
+
+@dataclass(frozen=True, slots=True)
+class Purge(StoreCall[int]):
+    """Remove some of a namespace; 0 if nothing was left."""
+
+    method: ClassVar[str] = "purge"
+    namespace: str
+
+    def arguments(self, now_ms: int | None) -> tuple[Any, ...]:
+        return (self.namespace,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -12,9 +13,9 @@ import msgspec
 from starlette.routing import Route, Router
 
 from ..http.answer import HeaderList, Refusal
-from . import decisions, entities, health, limits, usage
+from . import decisions, entities, health, history, limits, metrics, namespaces, usage
 from .openapi import document
-from .operations import Operation
+from .operations import JSON, Operation
 from .page import PAGE_HEADERS, page
 from .problems import Refused, refusal_of
 from .reading import (
@@ -30,6 +31,7 @@ from .reading import (
     read_query,
 )
 from .state import Service
+from .ui.dashboard import Dashboard
 
 Scope: TypeAlias = "Mapping[str, Any]"
 RawHeaders: TypeAlias = "list[tuple[bytes, bytes]]"
@@ -37,7 +39,7 @@ Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 
 OPERATIONS = [
     one
-    for module in (decisions, usage, entities, limits, health)
+    for module in (decisions, usage, history, entities, limits, namespaces, health, metrics)
     for one in vars(module).values()
     if isinstance(one, Operation)
 ]
@@ -48,7 +50,9 @@ def _raw(headers: HeaderList) -> RawHeaders:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
-_JSON = _raw([("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+@cache
+def _answer_headers(media: str) -> RawHeaders:
+    return _raw([("Content-Type", media), ("Cache-Control", "no-store")])
 
 
 def create_app(url: str, **settings: Any) -> App:
@@ -60,19 +64,21 @@ def create_app(url: str, **settings: Any) -> App:
 
 
 class App:
-    def __init__(self, service: Service) -> None:
+    """`api`: whether programs may ask, and not only people look."""
+
+    def __init__(self, service: Service, *, api: bool = True) -> None:
         self.service = service
+        self.dashboard = Dashboard(service, decides=api) if service.dashboard else None
         by_path: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             by_path.setdefault(operation.path, {})[operation.method] = operation
-        described = document(OPERATIONS)
         self.endpoints = [Endpoint(service, path, operations) for path, operations in by_path.items()]
-        self.pages = [
-            Fixed("/openapi.json", json.dumps(described).encode(), _JSON),
-            Fixed("/docs", page(described), _raw(PAGE_HEADERS)),
-        ]
+        self.pages = _pages()
+        served: list[Endpoint | Fixed] = [one for one in self.endpoints if api or one.is_public]
+        served += self.pages if api else []
+        people = self.dashboard.routes() if self.dashboard else []
         self._router = Router(
-            [*(Route(one.path, one) for one in self.endpoints), *(Route(one.path, one) for one in self.pages)],
+            [*(Route(one.path, one) for one in served), *people],
             redirect_slashes=False,
             default=_nowhere,
             lifespan=self._lifespan,
@@ -90,7 +96,12 @@ class App:
         try:
             yield
         finally:
-            await self.service.close()
+            await self.close()
+
+    async def close(self) -> None:
+        if self.dashboard is not None:
+            await self.dashboard.close()
+        await self.service.close()
 
 
 class Endpoint:
@@ -105,6 +116,10 @@ class Endpoint:
         }
         self._encoder = msgspec.json.Encoder()
 
+    @property
+    def is_public(self) -> bool:
+        return all(operation.scope is None for operation in self.operations.values())
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             operation = _chosen(self.operations, scope["method"])
@@ -117,7 +132,8 @@ class Endpoint:
         if answer is None:
             await _send(send, operation.status, [], b"")
         else:
-            await _send(send, operation.status, _JSON, self._encoder.encode(answer))
+            body = answer if isinstance(answer, bytes) else self._encoder.encode(answer)
+            await _send(send, operation.status, _answer_headers(operation.media), body)
 
     async def _handled(self, operation: Operation, scope: Scope, receive: Receive) -> Any:
         headers = read_headers(scope["headers"])
@@ -151,6 +167,15 @@ class Fixed:
             await _refuse(send, refused.refusal)
         else:
             await _send(send, 200, self._headers, self._body)
+
+
+@cache
+def _pages() -> list[Fixed]:
+    described = document(OPERATIONS)
+    return [
+        Fixed("/openapi.json", json.dumps(described).encode(), _answer_headers(JSON)),
+        Fixed("/docs", page(described), _raw(PAGE_HEADERS)),
+    ]
 
 
 def _chosen(operations: Mapping[str, Any], method: str) -> Any:

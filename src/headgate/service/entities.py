@@ -18,11 +18,23 @@ MAX_DEPTH = 32
 @operation("POST", "/v1/entities", "admin", status=201, problems=(404, 409))
 async def create_entity(asked: Asked, body: EntityForm) -> EntityAnswer:
     """Make an entity. Limits need none: it is for a parent, a name or metadata."""
-    _check_depth(body.metadata)
+    check_depth(body.metadata)
     made = await asked.limiter.create_entity(
-        body.entity_id, name=body.name, parent_id=body.parent_id, cascade=body.cascade, metadata=body.metadata
+        body.entity_id,
+        name=body.name,
+        parent_id=body.parent_id,
+        cascade=body.cascade,
+        metadata=body.metadata,
+        actor=asked.actor,
     )
     return _entity(made)
+
+
+@operation("GET", "/v1/entities", "read")
+async def list_entities(asked: Asked, query: PageQuery) -> Entities:
+    """All entities, by id."""
+    page = await asked.limiter.list_entities(limit=query.limit, cursor=read_cursor(query))
+    return Entities([_entity(entity) for entity in page], cursor_of(page))
 
 
 @operation("GET", "/v1/entities/{entity_id}", "read")
@@ -35,14 +47,14 @@ async def get_entity(asked: Asked, entity_id: str) -> EntityAnswer:
 async def update_entity(asked: Asked, entity_id: str, body: EntityChange) -> EntityAnswer:
     """Change what is given, and keep the rest."""
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not msgspec.UNSET}
-    _check_depth(given.get("metadata"))
-    return _entity(await asked.limiter.update_entity(entity_id, **given))
+    check_depth(given.get("metadata"))
+    return _entity(await asked.limiter.update_entity(entity_id, **given, actor=asked.actor))
 
 
 @operation("DELETE", "/v1/entities/{entity_id}", "admin")
 async def delete_entity(asked: Asked, entity_id: str) -> None:
     """Delete an entity with its limits and buckets. Its children have to go, or move, first."""
-    await asked.limiter.delete_entity(entity_id)
+    await asked.limiter.delete_entity(entity_id, actor=asked.actor)
 
 
 @operation("GET", "/v1/entities/{entity_id}/children", "read")
@@ -56,9 +68,9 @@ def _entity(entity: Entity) -> EntityAnswer:
     return EntityAnswer(**entity.as_dict())
 
 
-def _check_depth(value: Any, depth: int = 0) -> None:
+def check_depth(value: Any, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
         raise ValidationError(f"metadata is nested more than {MAX_DEPTH} deep")
     if isinstance(value, (list, dict)):
         for inner in value.values() if isinstance(value, dict) else value:
-            _check_depth(inner, depth + 1)
+            check_depth(inner, depth + 1)

@@ -56,6 +56,10 @@ def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
 # Stored ones
 
 
+def _version(body: LimitsForm) -> int | None:
+    return None if body.expected_version is None else int(body.expected_version)
+
+
 @operation("GET", "/v1/limits/resolve", "read")
 async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimits:
     """The limits that hold for an entity on a resource, and which level they are from."""
@@ -66,22 +70,26 @@ async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimits:
 @operation("GET", "/v1/limits/system", "read")
 async def get_system_limits(asked: Asked) -> SystemLimits:
     """The limits of everyone everywhere who has no others, and what happens when the store is away."""
+    version = await asked.limiter.get_limits_version()
     limits = await asked.limiter.get_system_defaults()
-    return SystemLimits(forms_of(limits), await asked.limiter.get_system_on_unavailable())
+    policy = await asked.limiter.get_system_on_unavailable()
+    return SystemLimits(limits=forms_of(limits), version=version, on_unavailable=policy)
 
 
-@operation("PUT", "/v1/limits/system", "admin")
+@operation("PUT", "/v1/limits/system", "admin", problems=(409,))
 async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimits:
     """Store the limits of everyone everywhere who has no others, and what happens when the store is away."""
     limits = limits_of(body.limits) or ()
-    await asked.limiter.set_system_defaults(limits, body.on_unavailable)
-    return SystemLimits(forms_of(limits), body.on_unavailable)
+    await asked.limiter.set_system_defaults(
+        limits, body.on_unavailable, expected_version=_version(body), actor=asked.actor
+    )
+    return SystemLimits(limits=forms_of(limits), on_unavailable=body.on_unavailable)
 
 
 @operation("DELETE", "/v1/limits/system", "admin")
 async def delete_system_limits(asked: Asked) -> Deleted:
     """Delete the limits of everyone everywhere."""
-    return Deleted(await asked.limiter.delete_system_defaults())
+    return Deleted(await asked.limiter.delete_system_defaults(actor=asked.actor))
 
 
 @operation("GET", "/v1/limits/resources", "read")
@@ -94,25 +102,26 @@ async def list_resources(asked: Asked, query: PageQuery) -> Names:
 @operation("GET", "/v1/limits/resources/{resource:path}", "read")
 async def get_resource_limits(asked: Asked, resource: str) -> StoredLimits:
     """The limits of everyone on a resource who has none of their own."""
-    return StoredLimits(forms_of(await asked.limiter.get_resource_defaults(resource)))
+    version = await asked.limiter.get_limits_version(resource=resource)
+    return StoredLimits(limits=forms_of(await asked.limiter.get_resource_defaults(resource)), version=version)
 
 
-@operation("PUT", "/v1/limits/resources/{resource:path}", "admin")
+@operation("PUT", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimits:
     """Store the limits of everyone on a resource who has none of their own."""
     limits = limits_of(body.limits) or ()
-    await asked.limiter.set_resource_defaults(resource, limits)
-    return StoredLimits(forms_of(limits))
+    await asked.limiter.set_resource_defaults(resource, limits, expected_version=_version(body), actor=asked.actor)
+    return StoredLimits(limits=forms_of(limits))
 
 
 @operation("DELETE", "/v1/limits/resources/{resource:path}", "admin")
 async def delete_resource_limits(asked: Asked, resource: str) -> Deleted:
     """Delete the limits of everyone on a resource."""
-    return Deleted(await asked.limiter.delete_resource_defaults(resource))
+    return Deleted(await asked.limiter.delete_resource_defaults(resource, actor=asked.actor))
 
 
 @operation("GET", "/v1/limits/entities", "read")
-async def list_entities(asked: Asked, query: CustomQuery) -> Names:
+async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
     """The entities with limits of their own on a resource, or for every resource."""
     resource = None if query.resource is msgspec.UNSET else query.resource
     page = await asked.limiter.list_entities_with_custom_limits(resource, limit=query.limit, cursor=read_cursor(query))
@@ -122,38 +131,40 @@ async def list_entities(asked: Asked, query: CustomQuery) -> Names:
 @operation("GET", "/v1/limits/entities/{entity_id}", "read")
 async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimits:
     """An entity's own limits for every resource."""
-    return StoredLimits(forms_of(await asked.limiter.get_limits(entity_id)))
+    version = await asked.limiter.get_limits_version(entity_id)
+    return StoredLimits(limits=forms_of(await asked.limiter.get_limits(entity_id)), version=version)
 
 
-@operation("PUT", "/v1/limits/entities/{entity_id}", "admin")
+@operation("PUT", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimits:
     """Store an entity's own limits for every resource."""
     limits = limits_of(body.limits) or ()
-    await asked.limiter.set_limits(entity_id, limits)
-    return StoredLimits(forms_of(limits))
+    await asked.limiter.set_limits(entity_id, limits, expected_version=_version(body), actor=asked.actor)
+    return StoredLimits(limits=forms_of(limits))
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}", "admin")
 async def delete_entity_limits(asked: Asked, entity_id: str) -> Deleted:
     """Delete an entity's own limits for every resource."""
-    return Deleted(await asked.limiter.delete_limits(entity_id))
+    return Deleted(await asked.limiter.delete_limits(entity_id, actor=asked.actor))
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
 async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimits:
     """An entity's own limits on a resource."""
-    return StoredLimits(forms_of(await asked.limiter.get_limits(entity_id, resource)))
+    version = await asked.limiter.get_limits_version(entity_id, resource)
+    return StoredLimits(limits=forms_of(await asked.limiter.get_limits(entity_id, resource)), version=version)
 
 
-@operation("PUT", "/v1/limits/entities/{entity_id}/{resource:path}", "admin")
+@operation("PUT", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
 async def set_entity_resource_limits(asked: Asked, entity_id: str, resource: str, body: LimitsForm) -> StoredLimits:
     """Store an entity's own limits on a resource."""
     limits = limits_of(body.limits) or ()
-    await asked.limiter.set_limits(entity_id, limits, resource)
-    return StoredLimits(forms_of(limits))
+    await asked.limiter.set_limits(entity_id, limits, resource, expected_version=_version(body), actor=asked.actor)
+    return StoredLimits(limits=forms_of(limits))
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin")
 async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> Deleted:
     """Delete an entity's own limits on a resource."""
-    return Deleted(await asked.limiter.delete_limits(entity_id, resource))
+    return Deleted(await asked.limiter.delete_limits(entity_id, resource, actor=asked.actor))

@@ -10,16 +10,16 @@ import msgspec
 
 from .. import __version__
 from ..http.answer import PROBLEM_JSON
-from .operations import Operation
-from .schema import EntityId, Problem, Resource
+from .operations import JSON, Operation
+from .schema import EntityId, NamespaceName, Problem, Resource
 
 _REF = "#/components/schemas/{name}"
 _RESPONSE = "#/components/responses/{status}"
-_PARAMETERS: dict[str, Any] = {"entity_id": EntityId, "resource": Resource}
+_PARAMETERS: dict[str, Any] = {"entity_id": EntityId, "resource": Resource, "namespace": NamespaceName}
 _LEASE_ID = {"type": "string", "pattern": "^[0-9a-f]{24}$", "description": "Of `POST /v1/acquire`."}
 _ABOUT = """\
 Rate limits for programs in any language. A token has scopes: `decide` takes and gives back, `read` looks, and `admin`
-does all, entities and limits included. It sees one namespace."""
+does all, entities and limits included. It sees one namespace; `namespaces` lets it register, delete and purge any."""
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _operation(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if parameters:
         found["parameters"] = parameters
     if one.body is not None:
-        found["requestBody"] = {"required": True, "content": _content("application/json", one.body)}
+        found["requestBody"] = {"required": True, "content": _content(JSON, one.body)}
     found["responses"] = _responses(one)
     if one.scope is not None:
         found["security"] = [{"token": []}]
@@ -90,11 +90,12 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _content(media: str, kind: type) -> dict[str, Any]:
-    return {media: {"schema": {"$ref": _REF.format(name=kind.__name__)}}}
+    schema = {"type": "string"} if kind is bytes else {"$ref": _REF.format(name=kind.__name__)}
+    return {media: {"schema": schema}}
 
 
 def _responses(one: Operation) -> dict[str, Any]:
-    found = {str(one.status): _response(one.status, "application/json", one.answer)}
+    found = {str(one.status): _response(one.status, one.media, one.answer)}
     return found | {str(status): {"$ref": _RESPONSE.format(status=status)} for status in sorted(_problems(one))}
 
 

@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = "Callable[..., Awaitable[Any]]"
 
+JSON = "application/json"
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whoever asks, for a handler: the limiter and the rules of their namespace."""
+    """Whoever asks, for a handler: the limiter and the rules of their namespace. `actor`: the name of their token."""
 
     service: Service
     limiter: RateLimiter
     gate: AsyncGate | None
     receive: Receive
+    actor: str
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`scope` is what a token needs; None: anybody may. `body`, `query` and `answer` are types; None: there is none."""
+    """`scope` is what a token needs; None: anybody may. `body`, `query` and `answer` are types; None: there is none.
+
+    What is not JSON but of another media type is answered as bytes.
+    """
 
     method: str
     path: str
@@ -44,10 +49,11 @@ class Operation:
     handler: Handler
     body: type[msgspec.Struct] | None
     query: type[msgspec.Struct] | None
-    answer: type[msgspec.Struct] | None
+    answer: type[msgspec.Struct] | type[bytes] | None
     status: int
     max_bytes: int
     problems: tuple[int, ...]
+    media: str
 
     @property
     def name(self) -> str:
@@ -80,6 +86,7 @@ def operation(
     status: int = 200,
     max_bytes: int = MAX_BODY_BYTES,
     problems: tuple[int, ...] = (),
+    media: str = JSON,
 ) -> Callable[[Handler], Operation]:
     """What a handler does, as an operation. It is given what its arguments name: `body`, `query`, parts of the path."""
 
@@ -88,6 +95,6 @@ def operation(
         answer = None if kinds["return"] is type(None) else kinds["return"]
         body, query = kinds.get("body"), kinds.get("query")
         code = status if answer else 204
-        return Operation(method, path, scope, handler, body, query, answer, code, max_bytes, problems)
+        return Operation(method, path, scope, handler, body, query, answer, code, max_bytes, problems, media)
 
     return made

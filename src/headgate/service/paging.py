@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.errors import ValidationError
 from ..core.records import Page
-from .schema import PageQuery
 
 
-def read_cursor(query: PageQuery) -> str | None:
+class Paged(Protocol):
+    cursor: str
+
+
+def read_cursor(query: Paged) -> str | None:
     try:
         return base64.b64decode(query.cursor, b"-_", validate=True).decode() or None
     except (binascii.Error, ValueError):

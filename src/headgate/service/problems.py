@@ -10,6 +10,7 @@ from ..core.errors import (
     EntityNotFound,
     HeadgateError,
     LeaseExpired,
+    NamespaceNotFound,
     RateLimiterUnavailable,
     ValidationError,
     VersionConflict,
@@ -20,6 +21,7 @@ log = logging.getLogger("headgate")
 
 _STATUSES: dict[type[HeadgateError], int] = {
     EntityNotFound: 404,
+    NamespaceNotFound: 404,
     EntityExists: 409,
     VersionConflict: 409,
     LeaseExpired: 410,

@@ -20,10 +20,12 @@ _AMOUNTS = {"propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"}}
 
 EntityId: TypeAlias = Annotated[str, Meta(description="Who is limited.", extra_json_schema=_ID)]
 Resource: TypeAlias = Annotated[str, Meta(description="What is used.", extra_json_schema=_RESOURCE)]
+NamespaceName: TypeAlias = Annotated[str, Meta(description="All that belongs together.", extra_json_schema=_ID)]
 Number: TypeAlias = int | float
 Amounts: TypeAlias = Annotated[
     dict[str, Number], Meta(description="Amounts by limit name, multiples of 0.001.", extra_json_schema=_AMOUNTS)
 ]
+Cursor: TypeAlias = Annotated[str, Meta(max_length=4096, description="Of the page before.")]
 Policy: TypeAlias = Annotated[OnUnavailable, Meta(description="What to do when the store is away.")]
 
 
@@ -273,7 +275,7 @@ class EntityAnswer(Struct):
 
 class PageQuery(Input):
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
-    cursor: Annotated[str, Meta(max_length=4096, description="Of the page before.")] = ""
+    cursor: Cursor = ""
 
 
 class Entities(Struct):
@@ -287,24 +289,29 @@ class Entities(Struct):
 
 
 class LimitsForm(Input):
-    """They replace all that are stored here."""
+    """They replace all that are stored here. `expected_version`: only if those are (still) that version."""
 
     limits: Limits
+    expected_version: Annotated[float, Meta(ge=0, extra_json_schema={"type": "integer"})] | None = None
 
 
 class SystemForm(LimitsForm):
     on_unavailable: Policy | None = None
 
 
-class StoredLimits(Struct):
+class StoredLimits(Struct, kw_only=True):
+    """`version`: of those that were read; 0 if there are none."""
+
     limits: list[LimitForm]
+    version: int | UnsetType = UNSET
 
 
-class SystemLimits(StoredLimits):
+class SystemLimits(StoredLimits, kw_only=True):
     on_unavailable: OnUnavailable | None
 
 
-class ResolvedLimits(StoredLimits):
+class ResolvedLimits(Struct):
+    limits: list[LimitForm]
     source: Literal["entity", "entity_default", "resource", "system"] | None
 
 

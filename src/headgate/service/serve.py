@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -63,6 +63,10 @@ class Settings:
     shutdown_timeout: float = 10.0
     reconcile_every: float = 60.0
     hash_entity_ids: bool | bytes = False
+    dashboard: bool = True
+    read_only: bool = False
+    metrics_resources: Sequence[str] = ()
+    api: bool = True
 
 
 def serve(settings: Settings, on_listening: Callable[[Listening], object]) -> None:
@@ -140,8 +144,12 @@ class _Process:
             rules=files.rules,
             max_requests=None if settings.max_requests == OFF else settings.max_requests,
             hash_entity_ids=settings.hash_entity_ids,
+            dashboard=settings.dashboard,
+            read_only=settings.read_only,
+            metrics_resources=settings.metrics_resources,
         )
-        self._http = _Server(App(self._service), settings, self._started)
+        self._app = App(self._service, api=settings.api)
+        self._http = _Server(self._app, settings, self._started)
         self._envoy: EnvoyServer | None = None
         self._envoy_ends: asyncio.Task[None] | None = None
 
@@ -159,7 +167,7 @@ class _Process:
             reconciling.cancel()
             if self._envoy is not None:
                 await (self._envoy_ends or self._envoy.stop(0))
-            await self._service.close()
+            await self._app.close()
 
     def _started(self) -> None:
         port = self._listener.getsockname()[1]

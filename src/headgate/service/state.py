@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -19,10 +21,12 @@ from ..http.plans import Plans
 from ..http.rules import Rules
 from ..limiter import RateLimiter
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
+from .metrics import Exposition
 from .operations import Asked
 from .problems import Refused
 from .reading import Headers, Receive
 from .tokens import Token, Tokens
+from .ui.live import LiveStats
 
 log = logging.getLogger("headgate")
 
@@ -40,12 +44,16 @@ class Room(NamedTuple):
 
     limiter: RateLimiter
     gate: AsyncGate | None
+    live: LiveStats | None
+    metrics: Exposition
 
 
 class Service:
     """`tokens`: None lets everybody do everything, and is for loopback addresses only.
 
     `max_requests`: how many in a time are served for each token; None: any number.
+    `metrics_resources`: those that metrics tell apart.
+    `dashboard`: whether there are pages for people; `read_only`: whether nobody may change anything there.
     """
 
     def __init__(
@@ -58,14 +66,21 @@ class Service:
         max_requests: str | None = MAX_REQUESTS,
         max_waiting: int = MAX_WAITING,
         hash_entity_ids: bool | bytes = False,
+        dashboard: bool = True,
+        read_only: bool = False,
+        metrics_resources: Iterable[str] = (),
     ) -> None:
-        self._url = url
-        self._namespace = namespace
-        self._tokens = tokens
-        self._anybody = Token("anybody", "", frozenset(["admin"]), namespace)
+        # All that look at the store see one: `memory://` is another for each limiter.
+        self.url = f"memory://service-{secrets.token_hex(8)}" if url == "memory://" else url
+        self.namespace = namespace
+        self.tokens = tokens
+        self.dashboard = dashboard
+        self.read_only = read_only
+        self.anybody = Token("anybody", "", frozenset(["admin", "namespaces"]), namespace)
         self._rules = rules
         self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
         self._hash_entity_ids = hash_entity_ids
+        self._metrics_resources = tuple(metrics_resources)
         self._rooms: dict[str, Room] = {}
         self._ready = (0.0, False)
         self.waiting = Waiting(max_waiting)
@@ -76,8 +91,13 @@ class Service:
         """There are no more of them than tokens."""
         room = self._rooms.get(namespace)
         if room is None:
-            limiter = RateLimiter(self._url, namespace=namespace, hash_entity_ids=self._hash_entity_ids)
-            room = self._rooms[namespace] = Room(limiter, self._gate(limiter))
+            limiter = RateLimiter(self.url, namespace=namespace, hash_entity_ids=self._hash_entity_ids)
+            live = LiveStats() if self.dashboard else None
+            if live is not None:
+                limiter.watch(live)
+            room = self._rooms[namespace] = Room(
+                limiter, self._gate(limiter), live, Exposition(limiter, self._metrics_resources)
+            )
         return room
 
     def _gate(self, limiter: RateLimiter) -> AsyncGate | None:
@@ -92,9 +112,9 @@ class Service:
         return self.room(token.namespace).limiter if token is not None and token.allows(scope) else None
 
     def _token(self, presented: str | None) -> Token | None:
-        if self._tokens is None:
-            return self._anybody
-        return None if presented is None else self._tokens.find(presented)
+        if self.tokens is None:
+            return self.anybody
+        return None if presented is None else self.tokens.find(presented)
 
     async def admit(self, scope: str, headers: Headers, receive: Receive) -> Asked:
         """Whoever may do what needs the scope, or Refused."""
@@ -106,14 +126,18 @@ class Service:
         if not token.allows(scope):
             challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{scope}"'
             raise Refused(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
+        await self.count(token)
+        room = self.room(token.namespace)
+        return Asked(self, room.limiter, room.gate, receive, token.name)
+
+    async def count(self, token: Token) -> None:
+        """One more request of a token. Refused if there are too many."""
         if self._bound is not None:
             await self._bound.check(token.name)
-        room = self.room(token.namespace)
-        return Asked(self, room.limiter, room.gate, receive)
 
     def check_host(self, headers: Headers) -> None:
         """Without tokens, a name that leads here is not enough: any site could have one for this machine."""
-        if self._tokens is None and not _is_loopback(headers.get(b"host", b"")):
+        if self.tokens is None and not _is_loopback(headers.get(b"host", b"")):
             raise Refused(421, "without tokens the service answers only to localhost, 127.0.0.1 and [::1]")
 
     async def ready(self) -> bool:
@@ -123,7 +147,7 @@ class Service:
         until, ready = self._ready
         if time.monotonic() >= until:
             try:
-                await self.room(self._namespace).limiter.ping()
+                await self.room(self.namespace).limiter.ping()
                 ready = True
             except HeadgateError:
                 ready = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from os import PathLike
 from typing import Any
 
@@ -14,14 +15,14 @@ from ..http.document import Node, read_document
 from .tokens import LEAST_CHARACTERS, Token, Tokens, hashed, read_scopes
 
 _SHA256 = re.compile("[0-9a-f]{64}")
-_FIELDS = ("name", "sha256", "token_env", "scopes", "namespace")
+_FIELDS = ("name", "sha256", "token_env", "scopes", "namespace", "expires")
 
 
 def load_tokens(path: str | PathLike[str], environment: Mapping[str, str] = os.environ) -> Tokens:
     """Read `tokens` of a `.yaml` or `.toml` file, or raise DocumentError with all that is wrong with it.
 
     Each has a `name`, `scopes`, a `namespace` if it is not "default", and `sha256`, the hash of the token, or
-    `token_env`, the environment variable that has the token itself.
+    `token_env`, the environment variable that has the token itself. From `expires` on, a date or a time, it is void.
     """
     root = read_document(path)
     fields = root.fields(["tokens"], ["tokens"])
@@ -76,9 +77,18 @@ def _read_sha256(value: Any) -> str:
     return value
 
 
+def _read_expires(value: Any) -> datetime:
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except (AttributeError, ValueError):
+        raise ValidationError(f"expires must be like '2030-01-31' or '2030-01-31T12:00:00Z', not {value!r}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
 _READERS = {
     "name": lambda name: check_entity_id(name, "name"),
     "sha256": _read_sha256,
     "scopes": read_scopes,
     "namespace": check_namespace,
+    "expires": _read_expires,
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from hashlib import sha256
 from secrets import token_urlsafe
 from typing import Any, Literal, TypeAlias, get_args
 
 from ..core.errors import ValidationError
 
-Scope: TypeAlias = Literal["decide", "read", "admin"]
+Scope: TypeAlias = Literal["decide", "read", "admin", "namespaces"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 LEAST_CHARACTERS = 20
 
@@ -20,15 +21,24 @@ _PREFIX = "hg_"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Whoever presents what hashes to `sha256` may do what `scopes` say, in one namespace. `admin` may do all."""
+    """Whoever presents what hashes to `sha256` may do what `scopes` say, in one namespace. `admin` may do all there.
+
+    From `expires` on it is nobody's.
+    """
 
     name: str
     sha256: str
     scopes: frozenset[str]
     namespace: str = "default"
+    expires: datetime | None = None
+
+    @property
+    def has_expired(self) -> bool:
+        return self.expires is not None and datetime.now(timezone.utc) >= self.expires
 
     def allows(self, scope: str) -> bool:
-        return scope in self.scopes or "admin" in self.scopes
+        # What is done to namespaces concerns others than those of this one, and has to be allowed by name.
+        return scope in self.scopes or ("admin" in self.scopes and scope != "namespaces")
 
 
 class Tokens:
@@ -43,7 +53,11 @@ class Tokens:
         for known, token in self._digests:
             if hmac.compare_digest(known, digest):
                 found = token
-        return found
+        return None if found is None or found.has_expired else found
+
+    def known(self, sha256: str) -> Token | None:
+        """The token with a hash, as long as it is one."""
+        return next((token for token in self.all if token.sha256 == sha256 and not token.has_expired), None)
 
     def __len__(self) -> int:
         return len(self.all)

@@ -61,11 +61,16 @@ async def adjust(asked: Asked, body: AdjustForm) -> None:
 async def penalize(asked: Asked, body: PenalizeForm) -> None:
     """After a vendor's 429: let nothing pass for a while, or keep only a part of the tokens."""
     await asked.limiter.penalize(
-        body.entity_id, body.resource, seconds=body.seconds, factor=body.factor, limits=limits_of(body.limits)
+        body.entity_id,
+        body.resource,
+        seconds=body.seconds,
+        factor=body.factor,
+        limits=limits_of(body.limits),
+        actor=asked.actor,
     )
 
 
 @operation("POST", "/v1/reset", "admin")
 async def reset(asked: Asked, body: PlaceForm) -> None:
     """Make the buckets of an entity on a resource full again, and all its slots free."""
-    await asked.limiter.reset(body.entity_id, body.resource)
+    await asked.limiter.reset(body.entity_id, body.resource, actor=asked.actor)

@@ -32,6 +32,8 @@ _BUILT_IN = {
     "rediss+sentinel": "redis",
     "redis+cluster": "redis",
     "rediss+cluster": "redis",
+    "postgresql": "postgres",
+    "postgres": "postgres",
 }
 _registered: dict[str, tuple[Callable[[str, float], Store], Callable[[str, float], AsyncStore] | None]] = {}
 

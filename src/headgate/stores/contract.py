@@ -1,7 +1,10 @@
-"""What a store must do: ten methods, in two kinds of state.
+"""What a store must do: fourteen methods, in two kinds of state.
 
 *Buckets*, the hot path. `settle` answers a batch of independent requests in order, each atomic, in one round
 trip. *Records*, the cold path: small documents with versions, and their changes, all or nothing.
+
+Beside the buckets a store keeps what was used of them by the hour (core/usage.py), and it can say of which namespaces
+something is stored, and remove all of one.
 
 Everything else (leases, hierarchy, configuration, waiting, coalescing) is built on these once, above.
 `headgate.testing.conformance` checks a store against all of it. Adding a store: docs/stores.md.
@@ -21,6 +24,10 @@ Rules
   and lets go of the slots that have run out.
 - A page may be empty; the last one is the one without a cursor. `list_buckets` may list a row twice, in any order.
 - A `write_records` has at most MAX_CHANGES changes, and no record twice.
+- `usage_ms` says how long usage is kept, 0 that none is counted. Whoever opens a store sets it before it is used. A
+  bucket that is forgotten or deleted leaves its usage behind. `list_usage` may give a row in parts, and nothing twice.
+- `purge` removes some of what there is of a namespace, and says how much: 0 when nothing is left. It may be stopped at
+  any point and gone on with. `_` is the namespace of the namespaces, and is not listed by `list_stored`.
 - Keys start with a namespace and a slash. A store keeps namespaces apart by that alone; the records of one call are of
   one namespace.
 """
@@ -28,11 +35,12 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ..core.decide import Answer, Parts, Request
 from ..core.records import BucketRow, Change, Page, Record, Swept
+from ..core.usage import UsageRow
 
 MAX_CHANGES = 100
 
@@ -50,6 +58,7 @@ class Store(Protocol):
 
     own_clock: bool
     in_process: bool  # it is an InProcessStore
+    usage_ms: int
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]: ...
     def delete_buckets(self, keys: Sequence[str]) -> None: ...
@@ -59,10 +68,41 @@ class Store(Protocol):
     def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]: ...
     def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None: ...
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]: ...
+    def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]:
+        """From the first of two hours until before the second."""
+
     def sweep(self, namespace: str, now_ms: int | None) -> Swept: ...
+    def list_stored(self) -> list[str]: ...
+    def count_stored(self, namespace: str) -> int:
+        """How many rows of buckets and records: about as many as `purge` will say."""
+
+    def purge(self, namespace: str) -> int: ...
     def setup(self) -> None: ...
     def ping(self) -> None: ...
     def close(self) -> None: ...
+
+
+class Ear(Protocol):
+    """Somebody who waits for slots. `hears`: for certain, so that there is no need to ask the store in between."""
+
+    @property
+    def hears(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Hear(Protocol):
+    """The method `hear`, which a store of either kind may have: call `heard` whenever slots at one of the places (key,
+    limit name) may have come free. A blocking store calls it in another thread, the other in the event loop."""
+
+    def __call__(self, places: Iterable[tuple[str, str]], heard: Callable[[], None]) -> Ear: ...
 
 
 class InProcessStore(Store, Protocol):
@@ -76,6 +116,7 @@ class AsyncStore(Protocol):
     """The same, as coroutines."""
 
     own_clock: bool
+    usage_ms: int
 
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]: ...
     async def delete_buckets(self, keys: Sequence[str]) -> None: ...
@@ -85,7 +126,19 @@ class AsyncStore(Protocol):
     async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]: ...
     async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None: ...
     async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]: ...
+    async def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]: ...
     async def sweep(self, namespace: str, now_ms: int | None) -> Swept: ...
+    async def list_stored(self) -> list[str]: ...
+    async def count_stored(self, namespace: str) -> int: ...
+    async def purge(self, namespace: str) -> int: ...
     async def setup(self) -> None: ...
     async def ping(self) -> None: ...
     async def close(self) -> None: ...

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ..core.decide import Answer, Request
 from ..core.records import BucketRow, Change, Page, Record, Swept
+from ..core.usage import UsageRow
 from .contract import SettledThenCancelled, Store
 
 T = TypeVar("T")
@@ -22,6 +23,14 @@ class OffloadedStore:
         self.in_process = blocking.in_process
         self._pid = 0
         self._worker: ThreadPoolExecutor | None = None
+
+    @property
+    def usage_ms(self) -> int:
+        return self.blocking.usage_ms
+
+    @usage_ms.setter
+    def usage_ms(self, ms: int) -> None:
+        self.blocking.usage_ms = ms
 
     async def _call(self, method: Callable[..., T], *args: object) -> T:
         if self.in_process:
@@ -70,8 +79,28 @@ class OffloadedStore:
     async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         return await self._call(self.blocking.list_records, prefix, cursor, limit, now_ms)
 
+    async def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]:
+        return await self._call(self.blocking.list_usage, namespace, entity_id, resource, hours, cursor, now_ms)
+
     async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         return await self._call(self.blocking.sweep, namespace, now_ms)
+
+    async def list_stored(self) -> list[str]:
+        return await self._call(self.blocking.list_stored)
+
+    async def count_stored(self, namespace: str) -> int:
+        return await self._call(self.blocking.count_stored, namespace)
+
+    async def purge(self, namespace: str) -> int:
+        return await self._call(self.blocking.purge, namespace)
 
     async def setup(self) -> None:
         await self._call(self.blocking.setup)

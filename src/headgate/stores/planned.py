@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from ..core.records import BucketRow, Change, Page, Record, Swept
+from ..core.usage import UsageRow
 from ..plan import Plan
 
 T = TypeVar("T")
@@ -23,7 +24,19 @@ class StorePlans(Protocol):
     def list_records_plan(
         self, prefix: str, cursor: str | None, limit: int, now_ms: int | None
     ) -> Plan[Page[Record]]: ...
+    def list_usage_plan(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Plan[Page[UsageRow]]: ...
     def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]: ...
+    def list_stored_plan(self) -> Plan[list[str]]: ...
+    def count_stored_plan(self, namespace: str) -> Plan[int]: ...
+    def purge_plan(self, namespace: str) -> Plan[int]: ...
     def setup_plan(self) -> Plan[None]: ...
     def ping_plan(self) -> Plan[None]: ...
 
@@ -54,8 +67,28 @@ class PlannedStore:
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         return self._run(self._store_plans.list_records_plan(prefix, cursor, limit, now_ms))
 
+    def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]:
+        return self._run(self._store_plans.list_usage_plan(namespace, entity_id, resource, hours, cursor, now_ms))
+
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         return self._run(self._store_plans.sweep_plan(namespace, now_ms))
+
+    def list_stored(self) -> list[str]:
+        return self._run(self._store_plans.list_stored_plan())
+
+    def count_stored(self, namespace: str) -> int:
+        return self._run(self._store_plans.count_stored_plan(namespace))
+
+    def purge(self, namespace: str) -> int:
+        return self._run(self._store_plans.purge_plan(namespace))
 
     def setup(self) -> None:
         self._run(self._store_plans.setup_plan())
@@ -90,8 +123,29 @@ class AsyncPlannedStore:
     async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         return await self._run(self._store_plans.list_records_plan(prefix, cursor, limit, now_ms))
 
+    async def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]:
+        plan = self._store_plans.list_usage_plan(namespace, entity_id, resource, hours, cursor, now_ms)
+        return await self._run(plan)
+
     async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         return await self._run(self._store_plans.sweep_plan(namespace, now_ms))
+
+    async def list_stored(self) -> list[str]:
+        return await self._run(self._store_plans.list_stored_plan())
+
+    async def count_stored(self, namespace: str) -> int:
+        return await self._run(self._store_plans.count_stored_plan(namespace))
+
+    async def purge(self, namespace: str) -> int:
+        return await self._run(self._store_plans.purge_plan(namespace))
 
     async def setup(self) -> None:
         await self._run(self._store_plans.setup_plan())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
 from typing import Any
 
@@ -19,7 +19,7 @@ from .records import ExpiredEvent
 from .windows import start_text
 
 _DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})T")
-_NOT_OF_THE_EVENT = re.compile(r"PK|SK|GSI\d[PS]K|ttl")
+_NOT_OF_THE_EVENT = re.compile(r"PK|SK|GSI\d[PS]K|ttl|value|version|expires_at_ms")
 
 
 def objects(events: Iterable[ExpiredEvent]) -> dict[str, bytes]:
@@ -42,10 +42,22 @@ def prefix(ns: str, day: date) -> str:
 def _day(event: ExpiredEvent) -> date:
     """On which it happened; if it does not say so, on which it expired."""
     found = _DAY.search(str(event.values.get("SK")))
+    at_ms = _told(event).get("at_ms")
     try:
+        if isinstance(at_ms, int):
+            return datetime.fromtimestamp(at_ms / 1000, timezone.utc).date()
         return date(*map(int, found.groups())) if found else _expired(event).date()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return _expired(event).date()
+
+
+def _told(event: ExpiredEvent) -> Mapping[str, Any]:
+    """What a record of the limiter's says; nothing, if it is none."""
+    try:
+        told = json.loads(event.values["value"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _expired(event: ExpiredEvent) -> datetime:
@@ -58,6 +70,7 @@ def _line(event: ExpiredEvent) -> str:
         "event_id": f"{values.get('PK')}{values.get('SK')}",
         "expired_at": start_text(event.place.at),
         **{name: values[name] for name in sorted(values) if not _NOT_OF_THE_EVENT.fullmatch(name)},
+        **_told(event),
     }
     return json.dumps(line, default=str)
 

@@ -94,7 +94,7 @@ def read_record(record: Any, label: str | None = None) -> BucketChange | Expired
         raise Unreadable("eventName is not INSERT, MODIFY or REMOVE")
     if kind == "BUCKET" and sk == keys.STATE and event != "REMOVE":
         return _bucket_change(record, body, pk, label)
-    if kind == "AUDIT" and event == "REMOVE" and _by_expiry(record):
+    if kind == "AUDIT" and not sk.startswith(keys.sk_audited("")) and event == "REMOVE" and _by_expiry(record):
         return ExpiredEvent(_place(record, body, label), ns, _values(_mapping(body, "OldImage")))
     return None
 

@@ -8,6 +8,7 @@ from ...stores.dynamodb.cache import Cache
 from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
 from ...stores.dynamodb.forms import Place
+from ...stores.dynamodb.hours import Hours
 from ...stores.dynamodb.rows import read_row
 from ...stores.dynamodb.shards import Shards
 from .pressure import Split
@@ -21,4 +22,5 @@ def split_plan(deliverer: Deliverer, split: Split) -> Plan[bool]:
     assert not isinstance(reply, Failed)
     if "Item" not in reply or read_row(reply["Item"]).shard_count != split.shards:
         return False
-    return (yield from Shards(deliverer, Cache()).split_plan(place, expected=split.shards)) > split.shards
+    shards = Shards(deliverer, Cache(), Hours(deliverer))
+    return (yield from shards.split_plan(place, expected=split.shards)) > split.shards

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import RateLimiterUnavailable
-from ...core.records import Delete
 from ...limiter import SyncRateLimiter
 from ...stores import open_store
 from .counters import Counters
@@ -57,23 +56,27 @@ class Run:
             self._start_worker()
 
     def _limiter(self) -> SyncRateLimiter:
-        return SyncRateLimiter(self._url, namespace=self._namespace, store_timeout=STORE_TIMEOUT_SECONDS)
+        settings: dict[str, Any] = {"store_timeout": STORE_TIMEOUT_SECONDS, "audit_days": 0}
+        return SyncRateLimiter(self._url, namespace=self._namespace, **settings)
 
     def _start_worker(self) -> None:
         number = len(self._workers) + 1
         # Python looks for modules in the directory it starts in, and the user's may hold anything. So a worker starts
         # elsewhere, finds modules where this process finds them, and goes to the user's directory afterwards.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-        arguments = [os.getcwd(), self._url, self._namespace, str(self._folder / "counters"), str(number)]
+        arguments = [os.getcwd(), self._namespace, str(self._folder / "counters"), str(number), str(os.getpid())]
         with self._errors(number).open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", f"{__package__}.worker", *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env=environment,
                 cwd=self._folder,
             )
+        assert process.stdin is not None
+        with process.stdin as told:  # not an argument: a URL may hold a password, and all can see the arguments
+            told.write(self._url.encode())
         self._workers.append(Worker(number, process))
 
     def _errors(self, number: int) -> Path:
@@ -148,13 +151,12 @@ class Run:
     def clean_up(self, *, its_own_namespace: bool) -> None:
         """Leave nothing of the demo in a store that stays."""
         with self._limiter() as limiter:
-            limiter.delete_limits(ENTITY, RESOURCE)
-            limiter.reset(ENTITY, RESOURCE)
-        if its_own_namespace:
-            with closing(open_store(self._url, STORE_TIMEOUT_SECONDS)) as store:
-                now_ms = None if store.own_clock else self._now_ms()
-                records = store.list_records(f"{self._namespace}/", None, 100, now_ms)
-                store.write_records([Delete(record.key) for record in records], now_ms)
+            if its_own_namespace:
+                limiter.delete_namespace(self._namespace)
+                limiter.purge_namespace(self._namespace, confirm=self._namespace)
+            else:
+                limiter.delete_limits(ENTITY, RESOURCE)
+                limiter.reset(ENTITY, RESOURCE)
 
 
 @dataclass(frozen=True, slots=True)

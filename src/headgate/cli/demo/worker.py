@@ -18,12 +18,12 @@ RESOURCE = "llm"
 STORE_TIMEOUT_SECONDS = 60.0
 
 
-def work(url: str, namespace: str, path: str, number: int) -> None:
+def work(url: str, namespace: str, path: str, number: int, parent: int) -> None:
+    """Until told to stop, or until `parent` is no longer there to do so."""
     counters = Counters(Path(path))
     mine = counters.slot(number)
-    parent = os.getppid()
     calls = [(ADMITTED + index, cost, {"rpm": 1, "tpm": cost, "calls": 1}) for index, cost in enumerate(COSTS)]
-    with SyncRateLimiter(url, namespace=namespace, store_timeout=STORE_TIMEOUT_SECONDS) as limiter:
+    with SyncRateLimiter(url, namespace=namespace, store_timeout=STORE_TIMEOUT_SECONDS, audit_days=0) as limiter:
         limiter.available(ENTITY, RESOURCE)  # connected, limits read
         mine[FIRST_MS] = time.time_ns() // 1_000_000
         while not counters.stopped and os.getppid() == parent:
@@ -38,6 +38,7 @@ def work(url: str, namespace: str, path: str, number: int) -> None:
 if __name__ == "__main__":
     # Ctrl-C reaches every process of the terminal; the demo says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    directory, url, namespace, path, number = sys.argv[1:]
+    directory, namespace, path, number, parent = sys.argv[1:]
+    url = sys.stdin.read()
     os.chdir(directory)
-    work(url, namespace, path, int(number))
+    work(url, namespace, path, int(number), int(parent))

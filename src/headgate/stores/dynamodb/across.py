@@ -17,9 +17,10 @@ from .bucket_ledger import BucketLedger
 from .cache import Cache
 from .deliver import Deliverer
 from .forms import Place, Write
+from .hours import Hours
 from .ledger import Ledger
 from .reads import read_items_plan
-from .rows import NEW, Row, read_row
+from .rows import NEW, Row, has_buckets, read_row
 from .writer import Writer
 
 _TRIES = 12
@@ -102,8 +103,9 @@ class Pool:
 
 
 class Across:
-    def __init__(self, deliver: Deliverer, cache: Cache, writer: Writer) -> None:
+    def __init__(self, deliver: Deliverer, cache: Cache, writer: Writer, hours: Hours) -> None:
         self._deliver = deliver
+        self._hours = hours
         self._cache = cache
         self._writer = writer
 
@@ -118,6 +120,7 @@ class Across:
                 known = news[ledger].row if ledger in news else ledger.row
                 if known is not None and known is not NEW:
                     self._cache.put(ledger.place, known, ledger.seen_at_ms)
+                    self._hours.notice(ledger.place, known, now_ms)
                 else:
                     self._cache.forget(ledger.place)
             for one in news.values():
@@ -145,12 +148,13 @@ class Across:
         """Those that there are."""
         by_key = {(place.pk, place.key["SK"]["S"]): place for place in places}
         items = yield from read_items_plan(self._deliver, list(by_key))
-        return {by_key[key]: read_row(item) for key, item in items.items()}
+        return {by_key[key]: read_row(item) for key, item in items.items() if has_buckets(item)}
 
     def _ledger(self, place: Place, row: Row, now_ms: int) -> BucketLedger:
         seen = self._cache.get(place)
         ledger = BucketLedger(place, row, now_ms, seen.at_ms if seen else None)
         ledger.together = True
+        ledger.usage_ms = self._hours.kept_ms
         return ledger
 
 

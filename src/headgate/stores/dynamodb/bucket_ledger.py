@@ -24,7 +24,10 @@ class _Sum:
 
 
 class BucketLedger(Ledger):
+    """`usage_ms`: how long what is used is to be known."""
+
     read = staticmethod(read_row)
+    usage_ms = 0
 
     def begin(self) -> None:
         self._sums: dict[str, _Sum] = {}
@@ -90,15 +93,17 @@ class BucketLedger(Ledger):
         changed |= self._insisted
         limits = [self._limit_write(name, bucket) for name, bucket in self._buckets.items() if name in changed]
         full_at_ms = max(self._full_at_ms(limit) for limit in limits)
-        return ItemWrite(self.place, self.row, self.now_ms, full_at_ms, limits)
+        return ItemWrite(self.place, self.row, self.now_ms, full_at_ms, limits, self.usage_ms)
 
     def written(self, write: Write) -> Row:
         assert isinstance(write, ItemWrite)
         row = self.row or NEW
-        states = dict(row.states)
+        states, used = dict(row.states), dict(row.used)
         for limit in write.limits:
             bucket = self._buckets[limit.name]
             consumed_milli = limit.consumed_milli
+            if write.counts(limit):
+                used[limit.used_name] = used.get(limit.used_name, 0) + consumed_milli
             if limit.name in states:
                 consumed_milli += states[limit.name].consumed_milli
             if limit.form in (Form.BUSY, Form.GIVE, Form.IDLE):
@@ -110,7 +115,7 @@ class BucketLedger(Ledger):
             states[limit.name] = State(
                 bucket.limit, limit.v, limit.at_ms, limit.revision, limit.written, blocked, consumed_milli
             )
-        return row._replace(states=states, ttl=write.ttl or row.ttl, writes=row.writes + 1)
+        return row._replace(states=states, ttl=write.ttl or row.ttl, writes=row.writes + 1, used=used)
 
     def _limit_write(self, name: str, bucket: Bucket) -> LimitWrite:
         total = self._sums.get(name, _Sum())

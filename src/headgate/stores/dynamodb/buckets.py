@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from ...core.bucket import Bucket
 from ...core.decide import State
-from ...core.errors import ValidationError
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
 from ...plan import Plan
@@ -17,26 +16,28 @@ from .attributes import attribute
 from .bucket_ledger import BucketLedger
 from .cache import Cache
 from .deliver import Deliverer
-from .exchange import Attributes, Failed, Item, Send
-from .forms import Place
+from .exchange import Attributes, Failed, Send
+from .forms import MARGIN_SECONDS, Place
+from .hours import Hours
 from .namespaces import Namespaces
+from .places import places_plan
 from .rows import NEW, Row, bucket_of
-from .shards import sharded_item
-from .slot_items import SlotPlace
+from .shards import if_no_shard, sharded_item
 from .slots import SlotShelf, listed
 
-_PAGE = 100
+Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
 
 
 class Buckets:
     def __init__(
-        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, across: Across, slots: SlotShelf
+        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, across: Across, slots: SlotShelf, hours: Hours
     ) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
         self._cache = cache
         self._across = across
         self._slots = slots
+        self._hours = hours
 
     # Listing
 
@@ -46,45 +47,16 @@ class Buckets:
         ns = yield from self._namespaces.find_plan(namespace)
         if ns is None:
             return Page([])
-        after: str | None = None
-        if entity_id is not None and resource is not None:
-            places = [Place(ns, entity_id, resource, 0)]
-        else:
-            places, after = yield from self._first_shards_plan(ns, entity_id, resource, cursor)
+        found, after = yield from places_plan(self._deliver, ns, entity_id, resource, cursor)
+        places = list(found)
         pools = yield from self._across.pools_plan(places, now_ms)
         slots = yield from self._slots.rows_plan(places)
         rows = [
             BucketRow(place.entity_id, place.resource, states)
             for place, pool in zip(places, pools)
-            if (states := _states(pool, slots.get(place, NEW), now_ms))
+            if (states := _states(pool, slots.get(place, NEW), now_ms)) and not _is_forgotten(states, now_ms)
         ]
         return Page(rows, after)
-
-    def _first_shards_plan(
-        self, ns: str, entity_id: str | None, resource: str | None, cursor: str | None
-    ) -> Plan[tuple[list[Place], str | None]]:
-        if entity_id is not None:
-            index, pk, start = keys.GSI3, keys.gsi3_pk_entity(ns, entity_id), "BUCKET#"
-        elif resource is not None:
-            index, pk, start = keys.GSI2, keys.gsi2_pk(ns, resource), "BUCKET#"
-        else:
-            index, pk, start = keys.GSI4, ns, f"{ns}/BUCKET#"
-        parameters: dict[str, Any] = {
-            "TableName": self._deliver.table,
-            "IndexName": index,
-            "KeyConditionExpression": "#pk = :pk AND begins_with(#sk, :sk)",
-            "ExpressionAttributeNames": {"#pk": f"{index}PK", "#sk": f"{index}SK"},
-            "ExpressionAttributeValues": {":pk": attribute(pk), ":sk": attribute(start)},
-            "Limit": _PAGE,
-        }
-        if cursor is not None:
-            parameters["ExclusiveStartKey"] = _start_at(cursor, ns, index)
-        reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
-        assert not isinstance(reply, Failed)
-        found = {row["PK"]["S"]: None for row in reply["Items"] if row["SK"]["S"] in (keys.STATE, keys.SLOTS)}
-        places = [Place(*keys.parse_bucket_pk(pk)) for pk in found]
-        last = reply.get("LastEvaluatedKey")
-        return [place for place in places if place.shard == 0], _cursor(last) if last else None
 
     # Deleting
 
@@ -99,30 +71,35 @@ class Buckets:
     def _delete_one_plan(self, first: Place) -> Plan[None]:
         while True:
             rows = yield from self._across.rows_plan([first])
-            count = rows[first].shard_count if first in rows else 1
+            if first not in rows:
+                self._cache.forget(first)
+                return
+            count = rows[first].shard_count
             places = [first._replace(shard=shard) for shard in range(count)]
+            rows |= yield from self._across.rows_plan(places[1:])
             for place in places:
                 self._cache.forget(place)
-            if count == 1:
-                delete = {"TableName": self._deliver.table, "Key": first.key} | _if_count(1)
-                done = yield from self._deliver.one_plan(Send("DeleteItem", delete, repeatable=True))
+            if count > 1:
+                conditions = {place: _if_count(count) for place in places[:1]}
+                done = yield from self._deliver.one_plan(self._empty_all(rows, count, conditions))
             else:
-                done = yield from self._deliver.one_plan(self._delete_all(places, count))
+                empty = self._hours.emptied(first, rows[first], 1, *_if_count(1))
+                done = yield from self._deliver.one_plan(Send("UpdateItem", empty, repeatable=True))
             if not isinstance(done, Failed):
                 return
 
-    def _delete_all(self, places: Sequence[Place], count: int, conditions: dict[Place, Any] | None = None) -> Send:
-        table = self._deliver.table
+    def _empty_all(self, rows: Mapping[Place, Row], count: int, conditions: Mapping[Place, Condition]) -> Send:
+        """All shards at once, on these conditions and that there are no others."""
+        first = next(iter(rows))._replace(shard=0)
         items: list[dict[str, Any]] = []
-        for place in places:
-            delete: dict[str, Any] = {"TableName": table, "Key": place.key}
-            if conditions is not None:
-                delete |= conditions[place]
-            elif place.shard == 0:
-                delete |= _if_count(count)
-            items.append({"Delete": delete})
-        note = sharded_item(places[0])
-        items.append({"Delete": {"TableName": table, "Key": {"PK": note["PK"], "SK": note["SK"]}}})
+        for place in (first._replace(shard=shard) for shard in range(count)):
+            if place in rows:
+                condition = conditions.get(place, ("attribute_exists(PK)", {}))
+                items.append({"Update": self._hours.emptied(place, rows[place], count, *condition)})
+            else:
+                items.append({"ConditionCheck": if_no_shard(self._deliver.table, place)})
+        note = sharded_item(first)
+        items.append({"Delete": {"TableName": self._deliver.table, "Key": {"PK": note["PK"], "SK": note["SK"]}}})
         return Send("TransactWriteItems", {"TransactItems": items}, repeatable=True)
 
     # Sweeping
@@ -172,7 +149,7 @@ class Buckets:
         if not full or len(rows) != count:
             return 0
         conditions = {place: _if_unchanged(row) for place, row in rows.items()}
-        done = yield from self._deliver.one_plan(self._delete_all(list(rows), count, conditions))
+        done = yield from self._deliver.one_plan(self._empty_all(rows, count, conditions))
         if isinstance(done, Failed):
             return 0
         for place in rows:
@@ -180,15 +157,13 @@ class Buckets:
         return 1
 
 
-def _if_count(count: int) -> dict[str, Any]:
-    condition = "attribute_not_exists(PK) OR shard_count = :count"
-    return {"ConditionExpression": condition, "ExpressionAttributeValues": {":count": attribute(count)}}
+def _if_count(count: int) -> Condition:
+    return "shard_count = :count", {":count": attribute(count)}
 
 
-def _if_unchanged(row: Any) -> dict[str, Any]:
-    condition = "shard_count = :count AND wcu = :writes"
+def _if_unchanged(row: Row) -> Condition:
     values = {":count": attribute(row.shard_count), ":writes": attribute(row.writes)}
-    return {"ConditionExpression": condition, "ExpressionAttributeValues": values}
+    return "shard_count = :count AND wcu = :writes", values
 
 
 def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
@@ -201,6 +176,11 @@ def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
         if name not in used or used[name].at_ms < slots.states[name].at_ms:
             merged[name] = one
     return tuple(state for _, state in sorted(merged.items()))
+
+
+def _is_forgotten(states: Sequence[State], now_ms: int) -> bool:
+    """Items outlive their buckets, for what they have counted. One that was full for an hour is not listed."""
+    return all(state.full_at_ms() + MARGIN_SECONDS * 1000 <= now_ms for state in states)
 
 
 def _merged(pool: Pool) -> tuple[Bucket, ...]:
@@ -218,22 +198,3 @@ def _merged(pool: Pool) -> tuple[Bucket, ...]:
             bucket.blocked_until_ms = max(one.blocked_until_ms for _, one in found)
         merged.append(bucket)
     return tuple(merged)
-
-
-def _cursor(last: Item) -> str:
-    """The key of the last bucket of a page, or of the slots beside it."""
-    pk: str = last["PK"]["S"]
-    return f"{pk}{keys.SLOTS}" if last["SK"]["S"] == keys.SLOTS else pk
-
-
-def _start_at(cursor: str, ns: str, index: str) -> dict[str, Attributes]:
-    """A cursor comes from outside."""
-    kind = SlotPlace if cursor.endswith(keys.SLOTS) else Place
-    try:
-        place = kind(*keys.parse_bucket_pk(cursor.removesuffix(keys.SLOTS)))
-    except ValueError:
-        raise ValidationError(f"cursor {cursor!r} is none that this listing has given") from None
-    if place.ns != ns:
-        raise ValidationError(f"cursor {cursor!r} is of another namespace")
-    fixed = place.fixed()
-    return {**place.key, f"{index}PK": fixed[f"{index}PK"], f"{index}SK": fixed[f"{index}SK"]}

@@ -10,7 +10,7 @@ it is still so; whoever is overtaken reads again.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -20,7 +20,7 @@ from ...plan import Plan, Sleep
 from ..contract import MAX_CHANGES
 from .attributes import attribute, values_of
 from .deliver import Deliverer
-from .documents import EXPIRES, Home, alive_version, home_of
+from .documents import EXPIRES, Home, home_of
 from .exchange import Failed, Send
 from .reads import key_of, read_items_plan
 
@@ -53,17 +53,20 @@ class _Write(NamedTuple):
     def _condition(self, now_ms: int) -> dict[str, Any]:
         if self.expected is None:
             return {}
-        values = {":now": attribute(now_ms)}
-        if self.expected == ABSENT:
-            condition = "attribute_not_exists(#version) OR #expires <= :now"
-        else:
-            condition = "#version = :version AND (attribute_not_exists(#expires) OR #expires > :now)"
-            values[":version"] = attribute(self.expected)
+        condition = self.home.condition(self.expected)
+        names = {"#version": self.home.version_attribute, "#expires": EXPIRES}
+        values = {":now": attribute(now_ms), ":version": attribute(self.expected)}
         return {
             "ConditionExpression": condition,
-            "ExpressionAttributeNames": {"#version": self.home.version_attribute, "#expires": EXPIRES},
-            "ExpressionAttributeValues": values,
+            **_used(condition, "ExpressionAttributeNames", names),
+            **_used(condition, "ExpressionAttributeValues", values),
         }
+
+
+def _used(condition: str, what: str, all_of: Mapping[str, Any]) -> dict[str, Any]:
+    """DynamoDB wants those that the condition has, and no others."""
+    used = {name: value for name, value in all_of.items() if name in condition}
+    return {what: used} if used else {}
 
 
 def write_plan(deliver: Deliverer, ns: str, changes: Sequence[Change], now_ms: int) -> Plan[None]:
@@ -100,14 +103,16 @@ def _with_homes(changes: Sequence[Change], ns: str) -> list[tuple[Change, Home]]
 
 
 def _writes_plan(deliver: Deliverer, wanted: Sequence[tuple[Change, Home]], now_ms: int) -> Plan[list[_Write]]:
-    blind = [home.item_key for change, home in wanted if isinstance(change, Put) and change.expected is None]
+    counts_up = [
+        isinstance(change, Put) and change.expected is None and not home.written_once for change, home in wanted
+    ]
+    blind = [home.item_key for (_, home), counted in zip(wanted, counts_up) if counted]
     found = yield from read_items_plan(deliver, blind)
     writes = []
-    for change, home in wanted:
+    for (change, home), counted in zip(wanted, counts_up):
         expected = change.expected
-        if isinstance(change, Put) and expected is None:
-            values = values_of(found.get(home.item_key, {}))
-            expected = alive_version(values, home.version_attribute, now_ms)
+        if counted:
+            expected = home.version_of(values_of(found.get(home.item_key, {})), now_ms)
         writes.append(_Write(change, home, expected))
     return writes
 

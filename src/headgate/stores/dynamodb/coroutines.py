@@ -40,6 +40,14 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
         super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
+    @property
+    def usage_ms(self) -> int:
+        return self._plans.hours.kept_ms
+
+    @usage_ms.setter
+    def usage_ms(self, kept_ms: int) -> None:
+        self._plans.hours.kept_ms = kept_ms
+
     async def _run(self, plan: Plan[T]) -> T:
         return await arun(plan, _Talk(self._wire).perform)
 

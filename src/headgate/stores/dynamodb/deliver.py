@@ -38,6 +38,10 @@ _UNKNOWN = {"InternalServerError", "InternalFailure", "ServiceUnavailable", "Tra
 _DENIED = {"AccessDenied", "UnrecognizedClient", "InvalidSignature", "ExpiredToken", "MissingAuthenticationToken"}
 
 
+class Denied(ValidationError):
+    """The credentials do not allow it."""
+
+
 class Deliverer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -109,7 +113,7 @@ class Deliverer:
                 f"limiter.setup() if a table without the rest of the stack will do ({failed.message})"
             )
         if failed.code in _DENIED:
-            return ValidationError(
+            return (Denied if failed.code == "AccessDenied" else ValidationError)(
                 f"{where} may not be used with these credentials: {failed.message}. The policies that "
                 "`headgate aws template` contains say what an application, an administrator and a reader need"
             )

@@ -26,10 +26,14 @@ EXPIRES = "expires_at_ms"
 
 
 class Home:
-    """The item of a record. `derived`: it is another record's, from which this one follows."""
+    """The item of a record.
+
+    `derived`: it is another record's, from which this one follows. `written_once`: its key is new each time, so that
+    nobody has to look whether there is one.
+    """
 
     version_attribute = "version"
-    derived = False
+    derived = written_once = False
 
     def __init__(self, key: str, ns: str, pk: str, sk: str) -> None:
         self.key = key
@@ -58,7 +62,7 @@ class Home:
     def record(self, item: Item | None, now_ms: int) -> Record | None:
         """What the item says, or None if there is no such record (any more)."""
         values = {} if item is None else values_of(item)
-        version = alive_version(values, self.version_attribute, now_ms)
+        version = self.version_of(values, now_ms)
         try:
             value = self.decode(values) if version else None
         except (KeyError, ValueError) as error:
@@ -67,6 +71,18 @@ class Home:
                 f"{error!r}. Delete the item, or write the record again"
             ) from None
         return None if value is None else Record(self.key, value, version)
+
+    def version_of(self, values: Mapping[str, Any], now_ms: int) -> int:
+        """0: there is no such record. An expired one does not exist."""
+        if values.get(EXPIRES, now_ms + 1) <= now_ms:
+            return 0
+        return int(values.get(self.version_attribute, 0))
+
+    def condition(self, expected: int) -> str:
+        """That the record has this version (#version, :version), or with 0 that there is none."""
+        if expected:
+            return "#version = :version AND (attribute_not_exists(#expires) OR #expires > :now)"
+        return "attribute_not_exists(#version) OR #expires <= :now"
 
     def encode(self, value: Mapping[str, Any]) -> Values:
         raise NotImplementedError
@@ -80,13 +96,6 @@ class Home:
         if unknown:
             raise ValidationError(f"record {self.key!r} has no field {unknown[0]!r}, only {', '.join(known)}")
         return value
-
-
-def alive_version(values: Mapping[str, Any], version_attribute: str, now_ms: int) -> int:
-    """The version of a record, or 0: an expired one does not exist."""
-    if values.get(EXPIRES, now_ms + 1) <= now_ms:
-        return 0
-    return int(values.get(version_attribute, 0))
 
 
 class EntityHome(Home):
@@ -241,6 +250,51 @@ class OtherHome(Home):
         return value
 
 
+class AuditHome(OtherHome):
+    """An event, or with an entity the same once more, to be found by it."""
+
+    written_once = True
+
+    def __init__(self, key: str, ns: str, event: str, entity_id: str = "") -> None:
+        super().__init__(key, ns, event)
+        self.pk = keys.pk_audit(ns, entity_id)
+        self.sk = keys.sk_audited(event) if entity_id else keys.sk_audit(event)
+
+
+class NamespaceHome(Home):
+    """A namespace. One without a version has its first."""
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(key, keys.REGISTRY, keys.pk_system(keys.REGISTRY), keys.sk_namespace(name))
+        self.name = name
+
+    def version_of(self, values: Mapping[str, Any], now_ms: int) -> int:
+        return int(values.get(self.version_attribute, 1)) if values else 0
+
+    def condition(self, expected: int) -> str:
+        if expected == 1:
+            return "attribute_exists(PK) AND (attribute_not_exists(#version) OR #version = :version)"
+        return "#version = :version" if expected else "attribute_not_exists(PK)"
+
+    def encode(self, value: Mapping[str, Any]) -> Values:
+        self._fields(value, "id", "status", "created_at_ms", "deleted_at_ms")
+        return {
+            "namespace": self.name,
+            "namespace_id": value["id"],
+            "status": value["status"],
+            "created_at_ms": value["created_at_ms"],
+            "deleted_at_ms": value["deleted_at_ms"],
+        }
+
+    def decode(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {
+            "id": values["namespace_id"],
+            "status": values["status"],
+            "created_at_ms": values["created_at_ms"],
+            "deleted_at_ms": values.get("deleted_at_ms"),
+        }
+
+
 def home_of(key: str, ns: str) -> Home:
     """Where the record of a key is kept, in a namespace with the id `ns`."""
     rest = name_in(key)
@@ -259,7 +313,13 @@ def home_of(key: str, ns: str) -> Home:
             return EntityLimitsHome(key, ns, entity_id, resource)
         case ["custom", resource, entity_id] if entity_id:
             return CustomHome(key, ns, entity_id, resource)
-        case ["entity" | "child" | "limits" | "custom", _, *_]:
+        case ["audit", event] if event:
+            return AuditHome(key, ns, event)
+        case ["audited", entity_id, event] if entity_id and event:
+            return AuditHome(key, ns, event, entity_id)
+        case ["namespace", name] if name and ns == keys.REGISTRY:
+            return NamespaceHome(key, name)
+        case ["entity" | "child" | "limits" | "custom" | "audit" | "audited", _, *_]:
             raise ValidationError(f"record key {key!r} is none that this store has a place for")
     return OtherHome(key, ns, rest)
 

@@ -7,7 +7,8 @@
     missing  SET V        if the item does not have the limit yet
     upsert   SET V        idle or missing, or no such item at all: for whoever does not know
 
-All of an item's limits are written at once or not at all. An operation of DynamoDB costs the same for any number.
+All of an item's limits are written at once or not at all. An operation of DynamoDB costs the same for any number. So it
+is with what was used: it is added to the count of the hour by the way, whatever the count is.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+from ...core.usage import hour_of
 from . import keys
 from .attributes import item_of
 from .exchange import Attributes, Send
-from .rows import PREFIX, Row
+from .rows import PREFIX, Row, used_name
 
 MARGIN_SECONDS = 3600
+_LESS_THAN_ANY = {"N": "-1E+100"}
 
 
 class Form(Enum):
@@ -48,6 +51,10 @@ class LimitWrite(NamedTuple):
     written_before: str
     written: str
     revision: int
+
+    @property
+    def used_name(self) -> str:
+        return used_name(self.name, hour_of(self.at_ms))
 
 
 class Place(NamedTuple):
@@ -95,17 +102,26 @@ class Write(Protocol):
 
 
 class ItemWrite(NamedTuple):
-    """Of buckets. `row`: the item as it is believed to be, None if nothing is known of it."""
+    """Of buckets. `row`: the item as it is believed to be, None if nothing is known of it. `usage_ms`: how long what is
+    used is to be known, 0 if it is not counted."""
 
     place: Place
     row: Row | None
     at_ms: int
     full_at_ms: int
     limits: Sequence[LimitWrite]
+    usage_ms: int = 0
 
     @property
     def ttl(self) -> int:
-        return time_to_live(self.row, self.full_at_ms - self.at_ms)
+        return time_to_live(self.row, max(self.full_at_ms - self.at_ms, self.usage_ms))
+
+    def counts(self, limit: LimitWrite) -> bool:
+        return bool(self.usage_ms and limit.consumed_milli)
+
+    def _counted(self) -> list[str]:
+        """What each limit is counted in, if it is."""
+        return [limit.used_name if self.counts(limit) else "" for limit in self.limits]
 
     def update(self, table: str) -> Send:
         return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"})
@@ -133,6 +149,8 @@ class ItemWrite(NamedTuple):
         expression.adds.append("#w :w")
         for place, limit in enumerate(self.limits):
             expression.add(str(place), limit)
+            if self.counts(limit):
+                expression.count(str(place), limit)
         return {
             "TableName": table,
             "Key": self.place.key,
@@ -146,14 +164,19 @@ class ItemWrite(NamedTuple):
     def statement(self, table: str) -> dict[str, Any] | None:
         if self.row is None or self.ttl or any(limit.form not in _STATEMENTS for limit in self.limits):
             return None
-        text = _statement_text(table, tuple((limit.name, limit.form) for limit in self.limits))
+        counted = self._counted()
+        if not self.row.used.keys() >= {*counted} - {""}:
+            return None  # a statement adds only to what is there
+        names = tuple((limit.name, limit.form, used) for limit, used in zip(self.limits, counted))
+        text = _statement_text(table, names)
         sets, conditions = [self.at_ms], [self.row.shard_count]
         texts: list[Attributes] = []
-        for limit in self.limits:
-            sets += [limit.v, limit.at_ms, limit.consumed_milli]
+        for limit, used in zip(self.limits, counted):
+            sets += [limit.v, limit.at_ms, *[limit.consumed_milli] * (2 if used else 1)]
             texts.append({"S": limit.written_before})
             conditions += {Form.BUSY: [limit.low, limit.high], Form.IDLE: [limit.high]}.get(limit.form, [])
-        parameters = [*map(_number, sets), *self.place.key.values(), *texts, *map(_number, conditions)]
+        there = [_LESS_THAN_ANY] * sum(map(bool, counted))
+        parameters = [*map(_number, sets), *self.place.key.values(), *texts, *map(_number, conditions), *there]
         return {"Statement": text, "Parameters": parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
@@ -173,15 +196,18 @@ _STATEMENTS = {Form.BUSY, Form.IDLE, Form.GIVE}
 
 
 @lru_cache(1024)
-def _statement_text(table: str, limits: tuple[tuple[str, Form], ...]) -> str:
-    sets, texts, conditions = ['"wcu" = "wcu" + 1', '"at" = ?'], [], ['"shard_count" = ?']
-    for name, form in limits:
+def _statement_text(table: str, limits: tuple[tuple[str, Form, str], ...]) -> str:
+    sets, texts, conditions, there = ['"wcu" = "wcu" + 1', '"at" = ?'], [], ['"shard_count" = ?'], []
+    for name, form, used in limits:
         v, at, written, consumed = (f'"{PREFIX}{name}_{suffix}"' for suffix in ("vt", "at", "lm", "tc"))
         sets += [f"{v} = ?" if form is Form.IDLE else f"{v} = {v} + ?", f"{at} = ?", f"{consumed} = {consumed} + ?"]
+        if used:
+            sets.append(f'"{used}" = "{used}" + ?')
+            there.append(f'"{used}" > ?')
         texts.append(f"{written} = ?")
         if form is not Form.GIVE:
             conditions.append(f"{v} < ?" if form is Form.IDLE else f"{v} BETWEEN ? AND ?")
-    where = " AND ".join(['"PK" = ? AND "SK" = ?', *texts, *conditions])
+    where = " AND ".join(['"PK" = ? AND "SK" = ?', *texts, *conditions, *there])
     return f'UPDATE "{table}" SET {" SET ".join(sets)} WHERE {where} RETURNING ALL NEW *'
 
 
@@ -214,6 +240,10 @@ class _Expression:
                 self.names[f"#r{i}"], self.values[f":r{i}"] = f"{PREFIX}{limit.name}_rv", _number(limit.revision)
                 first = f"if_not_exists(#r{i}, :r{i})" if form is Form.UPSERT else f":r{i}"
                 self.sets.append(f"#r{i} = {first}")
+
+    def count(self, i: str, limit: LimitWrite) -> None:
+        self.names[f"#u{i}"] = limit.used_name
+        self.adds.append(f"#u{i} :c{i}")
 
     def _condition(self, i: str, limit: LimitWrite) -> str:
         form = limit.form

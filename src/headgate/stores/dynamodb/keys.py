@@ -9,11 +9,12 @@
     buckets with shards   {ns}/BUCKET#                        #SHARDED#{id}#{resource}
     buckets               {ns}/BUCKET#{id}#{resource}#{shard} #STATE
     slots                 {ns}/BUCKET#{id}#{resource}#0       #SLOTS
-    usage                 {ns}/ENTITY#{id}                    #USAGE#{resource}#{window}#{start}
-    audit event           {ns}/AUDIT#{id}                     #AUDIT#{timestamp}
+    hours of a day        {ns}/BUCKET#{id}                    #HOURS#{resource}#{day}
+    usage by the stream   {ns}/ENTITY#{id}                    #USAGE#{resource}#{window}#{start}
+    audit event           {ns}/AUDIT#                         #AUDIT#{event}
+    the same by entity    {ns}/AUDIT#{id}                     #AUDITED#{event}
     any other record      {ns}/RECORD#                        #RECORD#{name}
-    namespace by name     _/SYSTEM#                           #NAMESPACE#{name}
-    namespace by id       _/SYSTEM#                           #NSID#{ns}
+    namespace             _/SYSTEM#                           #NAMESPACE#{name}
     version of the table  _/SYSTEM#                           #VERSION
     migration             _/SYSTEM#                           #MIGRATION#{number}
 
@@ -22,7 +23,8 @@
 
 from __future__ import annotations
 
-REGISTRY = "_"  # the namespace of the namespaces
+from ...core.names import REGISTRY as REGISTRY
+
 DEFAULT = "_default_"  # instead of a resource: no resource starts with an underscore
 
 META = "#META"
@@ -56,7 +58,12 @@ def pk_sharded(ns: str) -> str:
     return f"{ns}/BUCKET#"
 
 
-def pk_audit(ns: str, entity_id: str) -> str:
+def pk_hours(ns: str, entity_id: str) -> str:
+    """Among the buckets: who may take tokens may put away what was counted."""
+    return f"{ns}/BUCKET#{entity_id}"
+
+
+def pk_audit(ns: str, entity_id: str = "") -> str:
     return f"{ns}/AUDIT#{entity_id}"
 
 
@@ -74,8 +81,16 @@ def sk_usage(resource: str, window: str, start: str) -> str:
     return f"#USAGE#{resource}#{window}#{start}"
 
 
-def sk_audit(timestamp: str) -> str:
-    return f"#AUDIT#{timestamp}"
+def sk_hours(resource: str, day: str) -> str:
+    return f"#HOURS#{resource}#{day}"
+
+
+def sk_audit(event: str) -> str:
+    return f"#AUDIT#{event}"
+
+
+def sk_audited(event: str) -> str:
+    return f"#AUDITED#{event}"
 
 
 def sk_sharded(entity_id: str, resource: str) -> str:
@@ -88,10 +103,6 @@ def sk_record(name: str) -> str:
 
 def sk_namespace(name: str) -> str:
     return f"#NAMESPACE#{name}"
-
-
-def sk_nsid(ns: str) -> str:
-    return f"#NSID#{ns}"
 
 
 def sk_migration(number: int) -> str:
@@ -151,6 +162,11 @@ def gsi4_sk_slots(ns: str, entity_id: str = "", resource: str = "") -> str:
     """Among the buckets of the namespace, and before all of them: no id begins with #. Without an id, how all begin."""
     start = f"{pk_sharded(ns)}#"
     return f"{start}{entity_id}#{resource}" if entity_id else start
+
+
+def gsi4_sk_hours(ns: str, entity_id: str) -> str:
+    """Not among the buckets, whose list would have to pass over them."""
+    return f"{ns}/HOURS#{entity_id}"
 
 
 # Reading them

@@ -74,13 +74,24 @@ def shelf_of(prefix: str, ns: str) -> Shelf:
             return Shelf(keys.GSI2, keys.gsi2_pk_configs(ns), start, _entity_limits)
         case ["limits", "entity", entity_id, start] if entity_id:
             return Shelf("", keys.pk_entity(ns, entity_id), keys.sk_config(start), _entity_limits)
-        case ["entity" | "child" | "custom" | "limits", _, *_]:
+        case ["audit", start]:
+            return Shelf("", keys.pk_audit(ns), keys.sk_audit(start), lambda pk, sk: f"audit#{_last(sk)}")
+        case ["audited", entity_id, start] if entity_id:
+            of_entity = keys.pk_audit(ns, entity_id)
+            return Shelf("", of_entity, keys.sk_audited(start), lambda pk, sk: f"audited#{entity_id}#{_last(sk)}")
+        case ["namespace", start] if ns == keys.REGISTRY:
+            return Shelf("", keys.pk_system(ns), keys.sk_namespace(start), lambda pk, sk: f"namespace#{_last(sk)}")
+        case ["entity" | "child" | "custom" | "limits" | "audit" | "audited", _, *_]:
             raise ValidationError(f"records cannot be listed by the prefix {prefix!r} on this store")
     return Shelf("", keys.pk_record(ns), keys.sk_record(name_in(prefix)), lambda pk, sk: sk.partition("#RECORD#")[2])
 
 
 def _id(pk: str) -> str:
     return keys.parse_pk(pk)[2]
+
+
+def _last(sk: str) -> str:
+    return sk.rpartition("#")[2]
 
 
 def _entity_limits(pk: str, sk: str) -> str:

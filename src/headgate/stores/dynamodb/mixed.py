@@ -15,6 +15,7 @@ from ...core.names import parse_bucket_key
 from ...plan import Plan
 from .across import Across
 from .exchange import MoreTime
+from .hours import Hours
 from .ledger import Ledger
 from .namespaces import Namespaces
 from .settle import Job, Settler, answers_of, longest_of
@@ -40,9 +41,9 @@ class MixedJob(Job):
 
 class MixedSettler(Settler):
     def __init__(
-        self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across, slots: SlotShelf
+        self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across, hours: Hours, slots: SlotShelf
     ) -> None:
-        super().__init__(writer, namespaces, shards, across)
+        super().__init__(writer, namespaces, shards, across, hours)
         self._slots = slots
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:

@@ -1,7 +1,8 @@
 """Namespaces: the opaque id that a name has, under which everything of a namespace is kept.
 
-A name is registered when it is first written to. So a namespace that is purged and registered anew has nothing to do
-with what may still be found of the old one.
+A name is registered when it is first written to, by the limiter as a record of the namespace `_`, or here for whoever
+comes without one: both write the same. A namespace that is purged and registered anew has another id, and so nothing
+to do with what may still be found of the old one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -18,9 +19,9 @@ from ...core.names import check_namespace
 from ...core.records import Page
 from ...plan import Plan, Sleep
 from . import keys
-from .attributes import item_of, values_of
-from .deliver import Deliverer
-from .documents import ItemKey
+from .attributes import values_of
+from .deliver import Deliverer, Denied
+from .documents import ItemKey, NamespaceHome
 from .exchange import Failed, Item, Send
 from .reads import key_of, read_items_plan
 from .versions import VERSION_KEY, Versions, version_item
@@ -66,15 +67,26 @@ class Namespaces:
 
     def id_plan(self, name: str) -> Plan[str]:
         """The id of a name, registered now if it was not yet."""
+        if name == keys.REGISTRY:
+            if (yield from self._versions.check_plan()) is None:
+                yield from self._versions.write_plan()
+            return name
         return self.known(name) or (yield from self.register_plan(name)).id
 
     def find_plan(self, name: str) -> Plan[str | None]:
         """The id of a name, or None if it is not registered."""
-        known = self.known(name)
+        known = name if name == keys.REGISTRY else self.known(name)
         if known is not None:
             return known
         namespace, _ = yield from self._look_up_plan(check_namespace(name))
         return None if namespace is None else self._use(namespace).id
+
+    def find_any_plan(self, name: str) -> Plan[str | None]:
+        """The same, whatever its status. What has no name (any more) is called by its id, after an underscore."""
+        if name.startswith(keys.REGISTRY):
+            return name.removeprefix(keys.REGISTRY) or None
+        namespace, _ = yield from self._look_up_plan(check_namespace(name))
+        return None if namespace is None else namespace.id
 
     def register_plan(self, name: str, *, migrating: bool = False) -> Plan[Namespace]:
         """The namespace of a name, new or found. `migrating`: the table may still have another layout."""
@@ -116,6 +128,18 @@ class Namespaces:
         self._known[namespace.name] = (namespace.id, self._monotonic() + KEPT_SECONDS)
         return namespace
 
+    def read_plan(self, wanted: Sequence[ItemKey]) -> Plan[dict[ItemKey, Item]]:
+        """Items of the registry. What they say of namespaces is remembered. Fails if the table has another layout."""
+        found = yield from read_items_plan(self._deliver, [*wanted, VERSION_KEY])
+        yield from self._versions.check_plan(found)
+        for (_, sk), item in found.items():
+            if sk.startswith(keys.sk_namespace("")):
+                namespace = _read(item)
+                self.forget(namespace.name)
+                if namespace.status == ACTIVE:
+                    self._use(namespace)
+        return found
+
     def _look_up_plan(self, name: str, *, migrating: bool = False) -> Plan[tuple[Namespace | None, bool]]:
         """The namespace, and whether nobody has used the table yet. Fails if the table has another layout."""
         place: ItemKey = (_SYSTEM, keys.sk_namespace(name))
@@ -126,40 +150,34 @@ class Namespaces:
 
     def _write_plan(self, new: Namespace, *, mark_table: bool) -> Plan[bool]:
         """False if somebody else was faster, or is at it."""
-        puts = [self._item(new, keys.sk_namespace(new.name)), self._item(new, keys.sk_nsid(new.id))]
-        if mark_table:
-            puts.append(version_item())
+        puts = [_item(new), *([version_item()] if mark_table else [])]
         transaction = {
             "TransactItems": [
                 {"Put": {"TableName": self._deliver.table, "Item": item, "ConditionExpression": _NEW}} for item in puts
             ],
             "ClientRequestToken": str(uuid4()),
         }
-        denied = frozenset({"AccessDenied"})
-        result = yield from self._deliver.one_plan(Send("TransactWriteItems", transaction, repeatable=True), denied)
-        if isinstance(result, Failed) and result.code in denied:
-            raise ValidationError(
-                f"namespace {new.name!r} is not registered in table {self._deliver.table!r}, and these credentials may "
-                f"not register it: an administrator has to use it first, or choose another name ({result.message})"
-            )
-        return not isinstance(result, Failed)
+        try:
+            done = yield from self._deliver.one_plan(Send("TransactWriteItems", transaction, repeatable=True))
+        except Denied as error:
+            raise self.not_allowed(new.name, error) from None
+        return not isinstance(done, Failed)
 
-    def _item(self, namespace: Namespace, sk: str) -> Item:
-        return item_of(
-            {
-                "PK": _SYSTEM,
-                "SK": sk,
-                "namespace": namespace.name,
-                "namespace_id": namespace.id,
-                "status": namespace.status,
-                "created_at_ms": namespace.created_at_ms,
-                "GSI4PK": keys.REGISTRY,
-                "GSI4SK": _SYSTEM,
-            }
+    def not_allowed(self, name: str, error: Denied) -> ValidationError:
+        return ValidationError(
+            f"namespace {name!r} is not registered in table {self._deliver.table!r}, and these credentials may not "
+            f"register it: an administrator has to use it first, or choose another name ({error})"
         )
 
 
 _NEW = "attribute_not_exists(PK)"
+
+
+def _item(namespace: Namespace) -> Item:
+    """As a record of the limiter's has it."""
+    name, ns, status, created_at_ms = namespace
+    value = {"id": ns, "status": status, "created_at_ms": created_at_ms, "deleted_at_ms": None}
+    return NamespaceHome(f"{keys.REGISTRY}/namespace#{name}", name).item(value, version=1)
 
 
 def _read(item: Item) -> Namespace:

@@ -6,19 +6,23 @@ from collections.abc import Sequence
 
 from ...core.decide import Answer, Request
 from ...core.records import BucketRow, Change, Page, Record, Swept
+from ...core.usage import UsageRow
 from ...plan import Plan
 from .across import Across
 from .buckets import Buckets
 from .cache import Cache
 from .deliver import Deliverer
+from .hours import Hours
 from .mixed import MixedSettler
 from .namespaces import Namespaces
 from .records import Records
 from .settle import Settler
 from .shards import Shards
 from .slots import SlotShelf
+from .stored import Stored
 from .table import Table
 from .url import Settings
+from .usage import Usage
 from .writer import Writer
 
 
@@ -27,13 +31,16 @@ class Plans:
         deliver = Deliverer(settings)
         cache, writer = Cache(), Writer(deliver)
         self.namespaces = Namespaces(deliver)
-        across = Across(deliver, cache, writer)
-        self.shards = Shards(deliver, cache)
-        self._settler = Settler(writer, self.namespaces, self.shards, across)
+        self.hours = Hours(deliver)
+        across = Across(deliver, cache, writer, self.hours)
+        self.shards = Shards(deliver, cache, self.hours)
+        self._settler = Settler(writer, self.namespaces, self.shards, across, self.hours)
         slots = SlotShelf(deliver, cache)
-        self._mixed = MixedSettler(writer, self.namespaces, self.shards, across, slots)
-        self._buckets = Buckets(deliver, self.namespaces, cache, across, slots)
+        self._mixed = MixedSettler(writer, self.namespaces, self.shards, across, self.hours, slots)
+        self._buckets = Buckets(deliver, self.namespaces, cache, across, slots, self.hours)
+        self._usage = Usage(deliver, self.namespaces, self.hours)
         self._records = Records(deliver, self.namespaces)
+        self._stored = Stored(deliver, self.namespaces)
         self._table = Table(deliver)
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
@@ -60,8 +67,28 @@ class Plans:
     def list_records_plan(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Plan[Page[Record]]:
         return self._records.list_records_plan(prefix, cursor, limit, _given(now_ms))
 
+    def list_usage_plan(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Plan[Page[UsageRow]]:
+        return self._usage.list_plan(namespace, entity_id, resource, hours, cursor, _given(now_ms))
+
     def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
         return self._buckets.sweep_plan(namespace, _given(now_ms))
+
+    def list_stored_plan(self) -> Plan[list[str]]:
+        return self._stored.list_plan()
+
+    def count_stored_plan(self, namespace: str) -> Plan[int]:
+        return self._stored.count_plan(namespace)
+
+    def purge_plan(self, namespace: str) -> Plan[int]:
+        return self._stored.purge_plan(namespace)
 
     def setup_plan(self) -> Plan[None]:
         return self._table.setup_plan()

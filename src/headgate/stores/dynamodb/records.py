@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import ValidationError
-from ...core.records import Change, Page, Record
+from ...core.records import ABSENT, Change, Page, Record
 from ...plan import Plan
 from .changes import write_plan
-from .deliver import Deliverer
-from .documents import Home, ItemKey, RevisionHome, home_of, namespace_of
+from .deliver import Deliverer, Denied
+from .documents import Home, ItemKey, NamespaceHome, RevisionHome, home_of, namespace_of
 from .exchange import Item
+from .keys import REGISTRY
 from .listing import list_plan
 from .namespaces import Namespaces
 from .reads import read_items_plan
@@ -31,7 +32,10 @@ class Records:
         if ns is None:
             return [None] * len(keys)
         homes = [home_of(key, ns) for key in keys]
-        found = yield from self._read_plan(homes, ns)
+        if ns == REGISTRY:
+            found = yield from self._namespaces.read_plan([home.item_key for home in homes])
+        else:
+            found = yield from self._read_plan(homes, ns)
         return [home.record(found.get(home.item_key), now_ms) for home in homes]
 
     def _read_plan(self, homes: Sequence[Home], ns: str) -> Plan[dict[ItemKey, Item]]:
@@ -55,7 +59,16 @@ class Records:
         if not changes:
             return
         ns = yield from self._namespaces.id_plan(namespace_of([change.key for change in changes]))
-        yield from write_plan(self._deliver, ns, changes, now_ms)
+        names = [home.name for change in changes if isinstance(home := home_of(change.key, ns), NamespaceHome)]
+        try:
+            yield from write_plan(self._deliver, ns, changes, now_ms)
+        except Denied as error:
+            if names and changes[0].expected == ABSENT:
+                raise self._namespaces.not_allowed(names[0], error) from None
+            raise
+        finally:
+            for name in names:
+                self._namespaces.forget(name)
 
     def list_records_plan(self, prefix: str, cursor: str | None, limit: int, now_ms: int) -> Plan[Page[Record]]:
         if limit < 1:

@@ -26,6 +26,9 @@ from ...core.limit import Limit
 from .exchange import Item
 
 PREFIX = "b_"
+SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv")  # of all that an item may have of a limit
+USED = "u_"
+MOST_SHARDS = "most_shards"
 
 Held: TypeAlias = "tuple[int, int]"  # millislots, and when they run out
 
@@ -48,12 +51,18 @@ class State(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One item. `writes`: how often it has been written, ever."""
+    """One item.
+
+    `writes`: how often it has been written, ever. `used`: what it has counted, by attribute. `most_shards`: of the
+    first shard, of how many it was one when there were most, if they have been taken back.
+    """
 
     states: Mapping[str, State]
     shard_count: int
     ttl: int
     writes: int
+    used: Mapping[str, int] = MappingProxyType({})
+    most_shards: int = 1
 
     def bucket(self, part: Part, now_ms: int) -> Bucket:
         """The bucket of a part, settled at a moment."""
@@ -85,7 +94,29 @@ def written_limit(limit: Limit, blocked_until_ms: int = 0) -> str:
     return f"{text}!{blocked_until_ms}" if blocked_until_ms else text
 
 
+def used_name(limit: str, hour: int) -> str:
+    """The attribute that counts a limit's hour."""
+    return f"{USED}{limit}_{hour}"
+
+
+def parse_used(attribute: str) -> tuple[str, int]:
+    """Limit and hour."""
+    limit, _, hour = attribute[len(USED) :].rpartition("_")
+    return limit, int(hour)
+
+
+def read_used(item: Item) -> dict[str, int]:
+    return {attribute: number(item, attribute) for attribute in item if attribute.startswith(USED)}
+
+
+def has_buckets(item: Item | None) -> bool:
+    """Of a shard that there is no longer, what it has counted stays, and it says to be one of no shards."""
+    return item is not None and number(item, "shard_count") > 0
+
+
 def read_row(item: Item) -> Row:
+    if not has_buckets(item):
+        return NEW
     states: dict[str, State] = {}
     for attribute, value in item.items():
         if attribute.startswith(PREFIX) and attribute.endswith("_lm"):
@@ -100,7 +131,8 @@ def read_row(item: Item) -> Row:
                 blocked_until_ms,
                 number(item, f"{PREFIX}{name}_tc"),
             )
-    return Row(states, number(item, "shard_count") or 1, number(item, "ttl"), number(item, "wcu"))
+    count, ttl, writes, most_shards = (number(item, name) for name in ("shard_count", "ttl", "wcu", MOST_SHARDS))
+    return Row(states, count, ttl, writes, read_used(item), most_shards)
 
 
 @lru_cache(10_000)
@@ -115,4 +147,4 @@ def number(item: Item, attribute: str) -> int:
     if not found:
         return 0
     text: str = found["N"]
-    return int(text) if text.isdigit() else int(Decimal(text))  # it may be spelled 1.8E+27
+    return int(text) if text.isdigit() else int(Decimal(text))  # it may be spelled 1.8E+27, or be negative

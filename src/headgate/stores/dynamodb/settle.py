@@ -22,6 +22,7 @@ from ...plan import Plan, Sleep
 from .across import Across
 from .exchange import MoreTime
 from .forms import Place
+from .hours import Hours
 from .ledger import Ledger
 from .namespaces import Namespaces
 from .shards import Shards
@@ -83,11 +84,12 @@ class Job:
 
 
 class Settler:
-    def __init__(self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across) -> None:
+    def __init__(self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across, hours: Hours) -> None:
         self._writer = writer
         self._namespaces = namespaces
         self._shards = shards
         self._across = across
+        self._hours = hours
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         jobs = yield from self._jobs_plan(batch, now_ms)
@@ -109,6 +111,10 @@ class Settler:
             yield from self._shards.relieve_plan()
         except HeadgateError as error:  # without the permission for it too: what was asked for has been done
             log.warning("hot buckets could not be spread over more items: %s", error)
+        try:
+            yield from self._hours.put_away_plan()
+        except HeadgateError as error:
+            log.warning("what was used before this hour could not be put away: %s", error)
 
     def _rounds_plan(self, jobs: Sequence[Job]) -> Plan[list[Job]]:
         """As many as it takes; the jobs for which there were too few."""

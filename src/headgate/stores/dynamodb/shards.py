@@ -10,13 +10,15 @@ who finds no sibling makes it.
 
 Most requests are for one shard, chosen at random. One that is too large for it, or that it refuses, is decided on all
 of them and written in one transaction. Items with shards have no time to live, because none of them may be forgotten
-while the others are not; `sweep_plan` takes back those that are all full.
+while the others are not; `sweep_plan` takes back those that are all full. A shard that was taken back may still be
+there, for what it has counted (hours.py); it is as if it were not.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from ...core.decide import LOWER, PEEK, PENALIZE, Request
 from ...plan import Plan
@@ -27,8 +29,9 @@ from .cache import Cache
 from .deliver import Deliverer
 from .exchange import Failed, Item, Send
 from .forms import Place, Write
+from .hours import Hours
 from .ledger import Ledger
-from .rows import NEW, PREFIX, Row, read_row
+from .rows import NEW, PREFIX, Row, has_buckets, read_row
 from .shelf import Shelf
 from .writer import News
 
@@ -37,9 +40,10 @@ _TRIES = 5
 
 
 class Shards(Shelf):
-    def __init__(self, deliver: Deliverer, cache: Cache) -> None:
+    def __init__(self, deliver: Deliverer, cache: Cache, hours: Hours) -> None:
         super().__init__(cache)
         self._deliver = deliver
+        self._hours = hours
         self._hot: dict[Place, None] = {}
         self._unfinished: dict[Place, None] = {}
 
@@ -56,6 +60,7 @@ class Shards(Shelf):
             seen = self.cache.get(place)
         found = BucketLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
         found.shelf = self
+        found.usage_ms = self._hours.kept_ms
         return found
 
     def _used(self, place: Place) -> int:
@@ -81,6 +86,8 @@ class Shards(Shelf):
         if news is None:
             return
         row = news.row
+        if row is not None and news.done:
+            self._hours.notice(place, row, ledger.now_ms)
         if news.throttled or (row is not None and self.cache.writes_per_second(place, row.writes) >= PRESSURE):
             self._hot[place] = None
 
@@ -123,6 +130,7 @@ class Shards(Shelf):
         if isinstance(split, Failed):  # someone else was faster
             return count
         self.cache.put(place, read_row(split["Attributes"]), {})
+        self.cache.forget(place._replace(shard=place.shard + count))  # known from before all were made one again
         yield from self._make_sibling_plan(place, count * 2)
         return count * 2
 
@@ -161,7 +169,6 @@ class Shards(Shelf):
 
     def _sibling(self, place: Place, sibling: Place, item: Item, count: int) -> Send:
         made = {
-            **sibling.key,
             **sibling.fixed(),
             "shard_count": attribute(count),
             "wcu": attribute(0),
@@ -178,9 +185,16 @@ class Shards(Shelf):
             "ConditionExpression": "shard_count = :count",
             "ExpressionAttributeValues": {":count": attribute(count)},
         }
-        new = {"TableName": table, "Item": made, "ConditionExpression": "attribute_not_exists(PK)"}
+        absent = if_no_shard(table, sibling)
+        new = {
+            **absent,
+            "UpdateExpression": f"SET {', '.join(f'#{i} = :{i}' for i in range(len(made)))} REMOVE #ttl",
+            "ExpressionAttributeNames": {"#ttl": "ttl"} | {f"#{i}": name for i, name in enumerate(made)},
+            "ExpressionAttributeValues": absent["ExpressionAttributeValues"]
+            | {f":{i}": value for i, value in enumerate(made.values())},
+        }
         listed = {"TableName": table, "Item": sharded_item(place)}
-        items = [{"ConditionCheck": unchanged}, {"Put": new}, {"Put": listed}]
+        items = [{"ConditionCheck": unchanged}, {"Update": new}, {"Put": listed}]
         return Send("TransactWriteItems", {"TransactItems": items}, repeatable=True)
 
     def _read_plan(self, place: Place) -> Plan[Row | None]:
@@ -191,7 +205,8 @@ class Shards(Shelf):
         read = {"TableName": self._deliver.table, "Key": place.key, "ConsistentRead": True}
         reply = yield from self._deliver.one_plan(Send("GetItem", read, repeatable=True))
         assert not isinstance(reply, Failed)
-        return reply.get("Item")
+        item: Item | None = reply.get("Item")
+        return item if has_buckets(item) else None
 
 
 def _any_of(places: dict[Place, None]) -> Place | None:
@@ -205,6 +220,16 @@ def _any_of(places: dict[Place, None]) -> Place | None:
 def parent(place: Place) -> Place:
     """From whom a shard is split."""
     return place._replace(shard=place.shard - (1 << (place.shard.bit_length() - 1)))
+
+
+def if_no_shard(table: str, place: Place) -> dict[str, Any]:
+    """The condition that there is no such item, or that it only has counted what was used before it was taken back."""
+    return {
+        "TableName": table,
+        "Key": place.key,
+        "ConditionExpression": "attribute_not_exists(PK) OR shard_count = :none",
+        "ExpressionAttributeValues": {":none": attribute(0)},
+    }
 
 
 def sharded_item(place: Place) -> dict[str, object]:

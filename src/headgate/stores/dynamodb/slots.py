@@ -17,7 +17,8 @@ from .deliver import Deliverer
 from .exchange import Failed, Send
 from .forms import Place
 from .reads import read_items_plan
-from .rows import NEW, PREFIX, Row, read_row
+from .rows import NEW, PREFIX, Row, has_buckets, read_row
+from .rows import SUFFIXES as BUCKET_SUFFIXES
 from .shelf import Shelf
 from .slot_items import PREFIX as SLOT_PREFIX
 from .slot_items import SUFFIXES, SlotPlace, WholeWrite, read_slots, slots_of, state_of_slots
@@ -25,7 +26,6 @@ from .slot_ledger import SlotLedger
 
 _TRIES = 5
 _AT_ONCE = 25
-_BUCKET_SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv")
 
 
 class SlotShelf(Shelf):
@@ -58,7 +58,8 @@ class SlotShelf(Shelf):
             turned = {place: turned for place, names in wanted.items() if (turned := self._turned(place, names))}
             if not turned:
                 return read
-            sends = [self._start_anew(place, names) for place, names in turned.items()]
+            shards = yield from self._shards_plan(turned)
+            sends = [self._start_anew(place, names, shards[place]) for place, names in turned.items()]
             yield from self._deliver.all_plan(sends)  # if it fails, another one has done it, or was at it
             yield from self._read_again_plan(turned)
             read |= turned.keys()
@@ -92,11 +93,19 @@ class SlotShelf(Shelf):
         seen = self._buckets.get(place)
         return [name for name in names if seen is not None and name in seen.row.states]
 
-    def _start_anew(self, place: SlotPlace, names: Sequence[str]) -> Send:
+    def _shards_plan(self, wanted: Iterable[SlotPlace]) -> Plan[dict[SlotPlace, list[Place]]]:
+        """Which there are of the buckets beside them: some may not have been split yet."""
+        found: dict[SlotPlace, list[Place]] = {}
+        for place in wanted:
+            seen = self._buckets.get(place)
+            shards = [Place(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
+            items = yield from read_items_plan(self._deliver, map(_item_key, shards[1:]))
+            found[place] = shards[:1] + [shard for shard in shards[1:] if has_buckets(items.get(_item_key(shard)))]
+        return found
+
+    def _start_anew(self, place: SlotPlace, names: Sequence[str], shards: Sequence[Place]) -> Send:
         """In one transaction, and by one only: whoever comes later would take away what is new."""
-        seen = self._buckets.get(place)
-        shards = [Place(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
-        items = [self._without(shard, names, "wcu", PREFIX, _BUCKET_SUFFIXES) for shard in shards]
+        items = [self._without(shard, names, "wcu", PREFIX, BUCKET_SUFFIXES) for shard in shards]
         slots = self.cache.get(place)
         if slots is not None and slots.row.writes:
             items.append(self._without(place, names, "ver", SLOT_PREFIX, SUFFIXES))

@@ -15,9 +15,11 @@ from ...core.bucket import Bucket
 from ...core.decide import PEEK, TAKE, Answer, Mode, Part, Parts, Request, State, decide, state_of, take, take_one
 from ...core.errors import VersionConflict
 from ...core.limit import OWN
-from ...core.names import parse_bucket_key
+from ...core.names import REGISTRY, parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.slots import Slots
+from ...core.usage import HOUR_MS, UsageRow, hour_of, is_over
+from .usage import UsageBook
 
 # A bucket that was used this recently is kept even if it is full.
 IDLE_MS = 60_000
@@ -38,12 +40,15 @@ class MemoryStore:
     in_process = True
 
     def __init__(self) -> None:
+        self.usage_ms = 0
         self._lock = threading.Lock()
         self._rows: dict[str, _Row] = {}
         self._hand: deque[str] = deque()  # every key of _rows, the one to be looked at next first
         self._records: dict[str, _Stored] = {}
         self._record_keys: list[str] = []  # sorted
         self._expiring: list[tuple[int, str]] = []  # a heap
+        self._usage = UsageBook()
+        self._hour_starts_ms = self._hour_ends_ms = 0
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
@@ -58,8 +63,14 @@ class MemoryStore:
         try:
             if len(parts) == 1:
                 level, limit, _, _ = parts[0]
-                bucket = self._rows.get(keys[level])
+                key = keys[level]
+                bucket = self._rows.get(key)
                 if bucket.__class__ is Bucket and bucket.limit.name == limit.name:
+                    if now_ms >= self._hour_ends_ms:
+                        self._hour_starts_ms = now_ms - now_ms % HOUR_MS
+                        self._hour_ends_ms = self._hour_starts_ms + HOUR_MS
+                    if bucket.settled_at_ms < self._hour_starts_ms:
+                        self._usage.put_away(key, bucket, self.usage_ms)
                     return take_one(parts[0], bucket, now_ms)
             return take(parts, self._states(TAKE, keys, parts, now_ms), now_ms)
         finally:
@@ -76,24 +87,37 @@ class MemoryStore:
             return state
         if isinstance(row, Bucket):
             if row.limit.name == limit.name and limit.refill_milli:
+                self._put_away(key, row, now_ms)
                 row.settle(now_ms)  # no longer idle: the next of the request may be new, and send the hand round
                 return row
             row = self._rows[key] = {row.limit.name: row}
         found = row.get(limit.name)
         if found is not None and isinstance(found, Slots) is limit.is_concurrent:
+            self._put_away(key, found, now_ms)
             found.settle(now_ms)
             return found
         anew = state_of(part, now_ms)
         if found is None or not looks:
+            self._put_all_away(key, [] if found is None else [found])
             row[limit.name] = anew
         return anew
+
+    def _put_away(self, key: str, state: State, now_ms: int) -> None:
+        if isinstance(state, Bucket) and is_over(state, now_ms):
+            self._usage.put_away(key, state, self.usage_ms)
+
+    def _put_all_away(self, key: str, states: Iterable[State]) -> None:
+        """Of buckets that there are no longer."""
+        for state in states:
+            if isinstance(state, Bucket):
+                self._usage.put_away(key, state, self.usage_ms)
 
     def _forget_idle(self, now_ms: int) -> None:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
         for _ in range(min(2, len(self._hand))):
             key = self._hand.popleft()
             if _is_idle(_states(self._rows[key]), now_ms):
-                del self._rows[key]
+                self._put_all_away(key, _states(self._rows.pop(key)))
             else:
                 self._hand.append(key)
 
@@ -101,7 +125,11 @@ class MemoryStore:
         with self._lock:
             for key in keys:
                 if key in self._rows:
-                    self._rows[key] = {}  # the hand takes the empty row away
+                    self._empty(key)
+
+    def _empty(self, key: str) -> None:
+        self._put_all_away(key, _states(self._rows[key]))
+        self._rows[key] = {}  # the hand takes the empty row away
 
     def list_buckets(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
@@ -110,12 +138,9 @@ class MemoryStore:
         found = []
         with self._lock:
             for key, row in self._rows.items():
-                row_namespace, row_entity, row_resource = parse_bucket_key(key)
-                wanted = (
-                    row_namespace == namespace and entity_id in (None, row_entity) and resource in (None, row_resource)
-                )
-                if row and wanted:
-                    found.append(BucketRow(row_entity, row_resource, _settled_copies(_states(row), now_ms)))
+                place = _place(key, namespace, entity_id, resource)
+                if row and place:
+                    found.append(BucketRow(*place, _settled_copies(_states(row), now_ms)))
         found.sort(key=lambda row: (row.entity_id, row.resource))
         return Page(found)
 
@@ -179,6 +204,36 @@ class MemoryStore:
                 found.append(record)
         return Page(found)
 
+    def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]:
+        found = []
+        with self._lock:
+            for key in dict.fromkeys([*self._usage.keys(), *self._rows]):
+                place = _place(key, namespace, entity_id, resource)
+                used = self._used(key, hours) if place else {}
+                if place and used:
+                    found.append(UsageRow(*place, used))
+        return Page(found)
+
+    def _used(self, key: str, hours: tuple[int, int]) -> dict[str, dict[int, int]]:
+        used = {name: dict(counted) for name, counted in self._usage.get(key).items()}
+        for state in _states(self._rows.get(key, {})) if self.usage_ms else ():
+            if isinstance(state, Bucket) and state.used_milli:
+                counted, hour = used.setdefault(state.limit.name, {}), hour_of(state.settled_at_ms)
+                counted[hour] = counted.get(hour, 0) + state.used_milli
+        first, after = hours
+        wanted = {
+            name: {hour: milli for hour, milli in of.items() if first <= hour < after} for name, of in used.items()
+        }
+        return {name: counted for name, counted in wanted.items() if counted}
+
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         assert now_ms is not None
         idle: list[str] = []
@@ -186,14 +241,40 @@ class MemoryStore:
         with self._lock:
             records = len(self._records)
             self._forget_expired(now_ms)
+            if self.usage_ms:
+                self._usage.forget_before(hour_of(now_ms - self.usage_ms))
             for key, row in self._rows.items():
                 if row and key.startswith(f"{namespace}/"):
                     leases += _let_go(row, now_ms)
                     if _is_idle(_states(row), now_ms):
                         idle.append(key)
             for key in idle:
-                self._rows[key] = {}  # the hand takes the empty row away
+                self._empty(key)
             return Swept(len(idle), records - len(self._records), leases)
+
+    def list_stored(self) -> list[str]:
+        with self._lock:
+            stored = [*(key for key, row in self._rows.items() if row), *self._usage.keys(), *self._records]
+            return sorted({key.partition("/")[0] for key in stored} - {REGISTRY})
+
+    def count_stored(self, namespace: str) -> int:
+        with self._lock:
+            return len(self._rows_of(namespace)) + len(self._records_of(namespace))
+
+    def purge(self, namespace: str) -> int:
+        with self._lock:
+            rows, records = self._rows_of(namespace), self._records_of(namespace)
+            for key in rows:
+                self._rows[key] = {}  # the hand takes the empty row away
+            for key in records:
+                self._remove(key)
+            return len(rows) + len(records) + self._usage.purge(namespace)
+
+    def _rows_of(self, namespace: str) -> list[str]:
+        return [key for key, row in self._rows.items() if row and key.startswith(f"{namespace}/")]
+
+    def _records_of(self, namespace: str) -> list[str]:
+        return [key for key in self._records if key.startswith(f"{namespace}/")]
 
     def setup(self) -> None:
         pass
@@ -203,6 +284,13 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
+
+
+def _place(key: str, namespace: str, entity_id: str | None, resource: str | None) -> tuple[str, str] | None:
+    """Entity and resource of a row, if it is wanted."""
+    its_namespace, its_entity, its_resource = parse_bucket_key(key)
+    wanted = its_namespace == namespace and entity_id in (None, its_entity) and resource in (None, its_resource)
+    return (its_entity, its_resource) if wanted else None
 
 
 def _expired(stored: _Stored, now_ms: int | None) -> bool:

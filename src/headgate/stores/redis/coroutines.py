@@ -31,6 +31,14 @@ class AsyncRedisStore(AsyncPlannedStore):
         super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
+    @property
+    def usage_ms(self) -> int:
+        return self._plans.usage_ms
+
+    @usage_ms.setter
+    def usage_ms(self, ms: int) -> None:
+        self._plans.keep_usage(ms)
+
     async def _run(self, plan: Plan[T]) -> T:
         return await arun(plan, _Talk(self._wire).perform)
 

@@ -4,6 +4,7 @@
     headgate:{namespace}:entity#resource#limit  who holds slots of a concurrent limit, by when they run out (row.lua)
     headgate:{namespace}:entity#resource#limit#amounts
                                                 how much those hold who hold other than one slot
+    headgate:{namespace}:entity#resource##week  what was used in the hours that are over (row.lua)
     headgate:{namespace}:records                records by key (write.lua)
     headgate:{namespace}:records:keys           their keys in order
     headgate:{namespace}:records:expiring       when they expire
@@ -14,12 +15,16 @@ What is in braces decides the slot. A cluster has each entity in a slot of its o
 
 from __future__ import annotations
 
+import re
 from binascii import crc_hqx
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 Together: TypeAlias = Literal["entity", "tenant", "namespace"]
 SLOTS = 16_384
+
+# With all of a namespace together, or only those of a tenant or an entity.
+_OF_A_NAMESPACE = re.compile(r"headgate:(?:\{([^}]+)\}:(?:.*#|records(?::|$))|([^{]+):\{.*#)")
 
 
 class Keys:
@@ -65,6 +70,16 @@ class Keys:
 
     def slot(self, key: str) -> int:
         return slot_of(key) if self._clustered else 0
+
+
+def namespace_of(key: str) -> str | None:
+    """Whose a row, what is beside it, or a place of records is; None if the key is another, like that of the birth."""
+    found = _OF_A_NAMESPACE.match(key)
+    return found[1] or found[2] if found else None
+
+
+def is_row(key: str) -> bool:
+    return key.count("#") == 1
 
 
 def slot_of(key: str) -> int:

@@ -10,24 +10,29 @@ from ...core.decide import Answer, Request, State
 from ...core.errors import RateLimiterUnavailable, VersionConflict
 from ...core.limit import OWN
 from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept
+from ...core.usage import UsageRow
 from ...plan import Plan
+from .asking import START
 from .exchange import MoreTime, Replies
-from .keys import Keys
-from .router import Command, Router
-from .script import READ, SETTLE, SWEEP, WRITE
+from .keys import is_row
+from .router import Command
+from .script import DELETE, READ, SETTLE, SWEEP, USAGE, WRITE
 from .split import settle_split_plan
+from .stored import StoredPlans
 from .url import Address, Settings
-from .wire import Batch, Encoder, read_row
-
-_SCANNED = 1000
-_START = "0:0"
+from .wire import Batch, Encoder, read_row, read_usage
 
 
-class Plans:
+class Plans(StoredPlans):
     def __init__(self, settings: Settings) -> None:
-        self._router = Router(settings)
-        self._keys = Keys(settings.together, clustered=self._router.clustered)
-        self.encoder = Encoder(self._keys, settings.cold_milli)
+        super().__init__(settings)
+        self._cold_milli = settings.cold_milli
+        self.keep_usage(0)
+
+    def keep_usage(self, ms: int) -> None:
+        """For so long; 0: none is counted."""
+        self.usage_ms = ms
+        self.encoder = Encoder(self._keys, self._cold_milli, ms)
 
     # Buckets
 
@@ -67,11 +72,10 @@ class Plans:
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         rows = [self._keys.row(key) for key in keys]
-        contents = yield from self._all_plan([self._read(row, ()) for row in rows])
         yield from self._all_plan(
             [
-                Command(("UNLINK", row, *self._slots(row, _concurrent(read_row(content)))), self._keys.slot(row))
-                for row, content in zip(rows, contents)
+                Command(("EVALSHA", DELETE.sha, 1, row, self.usage_ms), self._keys.slot(row), script=DELETE)
+                for row in rows
             ]
         )
 
@@ -86,12 +90,7 @@ class Plans:
     def list_buckets_plan(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
     ) -> Plan[Page[BucketRow]]:
-        pattern = self._keys.pattern(namespace, entity_id, resource)
-        if entity_id is not None and resource is not None:
-            rows, after = [pattern], None
-        else:
-            found, after = yield from self._scan_plan(pattern, cursor or _START)
-            rows = [key for key in found if key.count("#") == 1]  # the others are of holders
+        rows, after = yield from self._rows_plan(namespace, entity_id, resource, cursor)
         now_ms, contents = yield from self._timed_plan([self._read(row, ()) for row in rows], now_ms)
         held = {row: names for row, content in zip(rows, contents) if (names := _concurrent(read_row(content)))}
         with_holders: list[Any] = []
@@ -106,18 +105,32 @@ class Plans:
                 page.append(BucketRow(*self._keys.parse(namespace, row), tuple(buckets)))
         return Page(page, after)
 
-    def _scan_plan(self, pattern: str, cursor: str) -> Plan[tuple[list[str], str | None]]:
-        """Server by server. A key may come twice if a server is just then making room for more."""
-        slots = yield from self._router.primaries_plan()
-        server, position = map(int, cursor.split(":"))
-        if server >= len(slots):  # a cluster that became smaller
-            return [], None
-        scan = Command(("SCAN", position, "MATCH", pattern, "COUNT", _SCANNED), slots[server])
-        ((position, found),) = yield from self._all_plan([scan])
-        if int(position) == 0:
-            server += 1
-        after = f"{server}:{int(position)}" if server < len(slots) else None
-        return [row.decode() for row in found], after
+    def list_usage_plan(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Plan[Page[UsageRow]]:
+        rows, after = yield from self._rows_plan(namespace, entity_id, resource, cursor)
+        asked = (now_ms or 0, self.usage_ms, *hours)
+        contents = yield from self._all_plan(
+            [Command(("EVALSHA", USAGE.sha, 1, row, *asked), self._keys.slot(row), script=USAGE) for row in rows]
+        )
+        found = [UsageRow(*self._keys.parse(namespace, row), read_usage(of)) for row, of in zip(rows, contents) if of]
+        return Page(found, after)
+
+    def _rows_plan(
+        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None
+    ) -> Plan[tuple[list[str], str | None]]:
+        """A page of the rows wanted, if there are any, and where the next begins."""
+        pattern = self._keys.pattern(namespace, entity_id, resource)
+        if entity_id is not None and resource is not None:
+            return [pattern], None
+        found, after = yield from self._scan_plan(pattern, cursor or START)
+        return [key for key in found if is_row(key)], after
 
     # Records
 
@@ -171,7 +184,7 @@ class Plans:
         """Everything expires by itself, but slots that others of the same limit outlive."""
         pattern = f"{self._keys.pattern(namespace, None, None)}#*"
         leases = 0
-        cursor: str | None = _START
+        cursor: str | None = START
         while cursor is not None:
             yield from MoreTime()  # for each page
             found, cursor = yield from self._scan_plan(pattern, cursor)
@@ -191,21 +204,6 @@ class Plans:
         yield from self._all_plan([Command(("PING",), slot) for slot in slots])
 
     setup_plan = ping_plan  # there is nothing to create
-
-    def _all_plan(self, commands: Sequence[Command]) -> Plan[list[Any]]:
-        replies = yield from self._router.deliver_plan(commands)
-        for reply in replies:
-            if isinstance(reply, RateLimiterUnavailable):
-                raise reply
-        return replies
-
-    def _timed_plan(self, commands: Sequence[Command], now_ms: int | None) -> Plan[tuple[int, list[Any]]]:
-        """The moment, the one given or the server's, and the replies."""
-        if now_ms is not None or not commands:
-            return now_ms or 0, (yield from self._all_plan(commands))
-        time, *replies = yield from self._all_plan([Command(("TIME",), commands[0].slot), *commands])
-        seconds, microseconds = map(int, time)
-        return seconds * 1000 + microseconds // 1000, replies
 
 
 def _concurrent(states: Sequence[State]) -> list[str]:

@@ -6,6 +6,7 @@
 --          the tokens, a list: lease id, when it runs out, how much it holds, ...
 
 -- include row.lua
+-- include unpacked.lua
 
 local function held(holders, amounts)
   local out, ends = {}, redis.call('ZRANGE', holders, 0, -1, 'WITHSCORES')
@@ -22,19 +23,16 @@ for n = 1, #ARGV do
   slots[ARGV[n]] = held(KEYS[2 * n], KEYS[2 * n + 1])
 end
 
-local packed = redis.call('GET', KEYS[1])
+local row = unpacked(redis.call('GET', KEYS[1]), KEYS[1])
 local out = {}
-if packed then
-  local row = { cmsgpack.unpack(packed) }
-  for i = 2, #row, WIDTH do
-    local name, capacity, refill, period, tokens, settled, remainder, revision, blocked, owed =
-      unpack(row, i, i + WIDTH - 1)
-    if refill == 0 then
-      tokens = slots[name] or {}
-    end
-    for _, value in ipairs({ name, capacity, refill, period, tokens, owed, settled, remainder, blocked, revision }) do
-      out[#out + 1] = value
-    end
+for i = 2, #row, WIDTH do
+  local name, capacity, refill, period, tokens, settled, remainder, revision, blocked, owed =
+    unpack(row, i, i + WIDTH - 1)
+  if refill == 0 then
+    tokens = slots[name] or {}
+  end
+  for _, value in ipairs({ name, capacity, refill, period, tokens, owed, settled, remainder, blocked, revision }) do
+    out[#out + 1] = value
   end
 end
 return out

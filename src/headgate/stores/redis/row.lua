@@ -1,11 +1,13 @@
 -- How a row is kept; a part of other scripts. It is FORMAT and then, for each limit, WIDTH values: the bucket at i has
--- them at i + NAME, i + CAPACITY, ... A concurrent limit has a refill of 0, its ttl as PERIOD, and ENDS, when the last of
--- its slots runs out, in the place of TOKENS.
+-- them at i + NAME, i + CAPACITY, ... USED is what was used in the hour of SETTLED. A concurrent limit has a refill of 0,
+-- its ttl as PERIOD, and ENDS, when the last of its slots runs out, in the place of TOKENS. In FORMAT_BEFORE there was no
+-- USED (unpacked.lua).
 
-local FORMAT = 1
+local FORMAT, FORMAT_BEFORE = 2, 1
 local NAME, CAPACITY, REFILL, PERIOD, TOKENS, SETTLED, REMAINDER, REVISION, BLOCKED, OWED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+local USED = 10
 local ENDS = 4
-local WIDTH = 10
+local WIDTH = 11
 
 -- Who holds slots is beside the row in a sorted set: lease ids by when they run out. Who holds other than one slot is in
 -- a hash as well, with how many thousandths; there MORE, which is no lease id, says how many more all these are than a
@@ -13,3 +15,8 @@ local WIDTH = 10
 
 local SLOT = 1000
 local MORE = '\0'
+
+-- What was used in the hours before is beside the row too, in a hash for each week: limit:hour, millitokens. A row lives
+-- at least as long as these, so that whoever looks for rows finds all that was used.
+
+local HOUR, WEEK = 3600000, 604800000

@@ -34,6 +34,8 @@ def _with_constants_in_place(source: str) -> str:
 
 
 SETTLE = Script("settle.lua")
+DELETE = Script("delete.lua")
 READ = Script("read.lua")
+USAGE = Script("usage.lua")
 SWEEP = Script("sweep.lua")
 WRITE = Script("write.lua")

@@ -2,8 +2,9 @@
 --
 -- KEYS     one entry's keys after the other's: its rows, and for each part with slots, in order, the holders and their
 --          amounts (row.lua); with a cold start, the key of the store's birth last
--- ARGV     [1] now_ms or 0 for the server's clock, cold_milli or 1000, and the runs: kind, requests, entries, ...: so
---          many entries, each so many equal requests of the kind; then for each kind
+-- ARGV     [1] now_ms or 0 for the server's clock, cold_milli or 1000, how long usage is kept or 0 if none is counted,
+--          and the runs: kind, requests, entries, ...: so many entries, each so many equal requests of the kind; then
+--          for each kind
 --          mode, max_wait_ms, block_ms, keep_milli, number of keys, and for each part of it
 --          key of the entry, capacity, refill, period, amount, revision; then the limit name of each part.
 --          All numbers are packed doubles (wire.py). If there are slots: '', and of each entry that has some the lease id;
@@ -21,6 +22,7 @@
 
 local TAKE, FORCE, PEEK, PENALIZE, LOWER, RENEW = 0, 1, 2, 3, 4, 5
 local EXACT = 2 ^ 53
+local MANY = 2 ^ 52 -- to which what a bucket holds may be added, and it is exact
 local BLOCK = 10 ^ 15 -- of debt: a bucket's tokens are row[i + TOKENS] - row[i + OWED] * BLOCK
 local MAX_OWED = 1000
 local AT_ONCE = 5000 -- as arguments; Lua has room for 8000
@@ -35,12 +37,13 @@ local INJECTED_CLOCK_MARGIN = 86400000
 local floor, min, max = math.floor, math.min, math.max
 
 local head = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
-local now, cold, last_run = head[1], head[2], #ARGV[1] / 8
+local now, cold, kept, last_run = head[1], head[2], head[3], #ARGV[1] / 8
 local own_clock, margin = now == 0, INJECTED_CLOCK_MARGIN
 if own_clock then
   local time = redis.call('TIME')
   now, margin = time[1] * 1000 + floor(time[2] / 1000), MARGIN
 end
+local hour = now - now % HOUR -- when it began
 
 local kinds, arg = {}, 2
 while ARGV[arg] and ARGV[arg] ~= '' do
@@ -66,16 +69,18 @@ end
 local saved = {} -- rows that were written already, by key
 local out, length = {}, 0
 
+-- include put_away.lua
+
 -- Done plainly, or false.
 local function done_plainly(kind, requests, number)
   local name, capacity, refill, period, amount = ARGV[kind.names + 1], kind[7], kind[8], kind[9], kind[10]
   local key = KEYS[number]
   local packed = saved[key] or packed_rows[number]
-  local tokens, settled, remainder, revision = capacity, now, 0, kind[11]
+  local tokens, settled, remainder, revision, used, used_at = capacity, now, 0, kind[11], 0, now
   if packed then
     local format, its_name, its_capacity, its_refill, its_period, blocked, owed, more
-    format, its_name, its_capacity, its_refill, its_period, tokens, settled, remainder, revision, blocked, owed, more =
-      cmsgpack.unpack(packed)
+    format, its_name, its_capacity, its_refill, its_period,
+      tokens, settled, remainder, revision, blocked, owed, used, more = cmsgpack.unpack(packed)
     if
       its_name ~= name
       or its_capacity ~= capacity
@@ -88,6 +93,7 @@ local function done_plainly(kind, requests, number)
     then
       return false
     end
+    used_at = settled
     local elapsed = now - settled
     if elapsed > 0 then
       settled = now
@@ -107,9 +113,16 @@ local function done_plainly(kind, requests, number)
   local passed = tokens < amount and 0 or min(requests, floor(tokens / amount))
   local left = tokens - passed * amount
   if passed > 0 or not own_clock then
-    local life = (settled - now + (capacity - left) * period / refill) * 1.000001 + margin
-    local row = cmsgpack.pack(FORMAT, name, capacity, refill, period, left, settled, remainder, revision, 0, 0)
-    redis.call('PSETEX', key, string.format('%.0f', min(life + 1, LONGEST)), row)
+    if used ~= 0 and (used_at < hour or used >= MANY) then
+      put_away(key, name, used_at, used)
+      used = 0
+    end
+    if kept > 0 then
+      used = used + passed * amount
+    end
+    local life = max(kept, (settled - now + (capacity - left) * period / refill) * 1.000001)
+    local row = cmsgpack.pack(FORMAT, name, capacity, refill, period, left, settled, remainder, revision, 0, 0, used)
+    redis.call('PSETEX', key, string.format('%.0f', min(life + margin + 1, LONGEST)), row)
     saved[key] = row
   end
   out[length + 1] = passed
@@ -125,7 +138,7 @@ local function done_plainly(kind, requests, number)
   return true
 end
 
-local run, entry, first_key = 3, 1, 1
+local run, entry, first_key = 4, 1, 1
 while run <= last_run do
   local kind, requests, entries = kinds[head[run]], head[run + 1], head[run + 2]
   if kind[1] ~= TAKE or kind[2] ~= 0 or kind.parts ~= 1 or kind[8] == 0 or kind[10] == 0 or cold < 1000 then
@@ -148,85 +161,7 @@ end
 
 -- include buckets.lua
 
--- Rows
-
-local rows, changed = {}, {}
-local birth = now
-if cold < 1000 then
-  birth = packed_rows[#KEYS]
-  if not birth then
-    birth = now
-    redis.call('SET', KEYS[#KEYS], birth)
-  end
-  birth = min(tonumber(birth), now)
-end
-
-local function load(number)
-  local key = KEYS[number]
-  local row = rows[key]
-  if not row then
-    local packed = saved[key] or packed_rows[number]
-    row = packed and { cmsgpack.unpack(packed) } or { FORMAT }
-    if row[1] ~= FORMAT then
-      error('unknown row format ' .. tostring(row[1]) .. ' of ' .. key)
-    end
-    rows[key] = row
-  end
-  return row
-end
-
--- Where the limit of a part is, and whether it begins only now: it is new, or was one of the other kind.
-local function find(row, part, changes)
-  local name, last, capacity, refill = part[2], #row, part[3], part[4]
-  local i = last + 1
-  for at = 2, last, WIDTH do
-    if row[at] == name then
-      if (row[at + REFILL] == 0) == (refill == 0) then
-        return row, at, false
-      end
-      i = at
-      break
-    end
-  end
-  if i <= last and not changes then
-    row, i = {}, 1
-  end
-  local tokens = capacity
-  if refill == 0 then
-    tokens = 0
-  elseif cold < 1000 then
-    tokens = floor(capacity / 1000) * cold + floor(capacity % 1000 * cold / 1000)
-  end
-  row[i], row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = name, capacity, refill, part[5]
-  row[i + TOKENS], row[i + SETTLED], row[i + REMAINDER] = tokens, birth, 0
-  row[i + REVISION], row[i + BLOCKED], row[i + OWED] = part[7], 0, 0
-  return row, i, true
-end
-
--- Milliseconds until the bucket is like one that was never touched.
-local function rest_of_life(row, i)
-  if row[i + REFILL] == 0 then
-    return max(row[i + SETTLED], row[i + ENDS], row[i + BLOCKED]) - now
-  end
-  local missing = row[i + CAPACITY] - row[i + TOKENS] + row[i + OWED] * BLOCK
-  return max(row[i + SETTLED] + missing * row[i + PERIOD] / row[i + REFILL], row[i + BLOCKED]) - now
-end
-
-local function save(key, row)
-  local life = 0
-  for i = #row - WIDTH + 1, 2, -WIDTH do
-    local left = rest_of_life(row, i)
-    if left <= -margin then
-      for _ = 1, WIDTH do
-        table.remove(row, i)
-      end
-    elseif left > life then
-      life = left
-    end
-  end
-  local milliseconds = string.format('%.0f', min(life * 1.000001 + margin + 1, LONGEST))
-  redis.call('PSETEX', key, milliseconds, cmsgpack.pack(unpack(row)))
-end
+-- include rows.lua
 
 -- What slots can do, if there are any in the batch. Others know them only by what `look` finds: each local that a function
 -- uses is paid for at every call.
@@ -253,6 +188,9 @@ local function look(part, first_key, changes)
   local stored = load(first_key + part[1])
   local row, i, begins = find(stored, part, changes)
   if not part[8] then
+    if row[i + SETTLED] < hour then
+      close(row, i)
+    end
     settle(row, i, now)
   elseif now > row[i + SETTLED] then
     row[i + SETTLED] = now
@@ -297,6 +235,7 @@ local function take_all(kind, last, requests, first_key)
         it:hold(it.own + amount)
       else
         take(found_rows[p], found_at[p], amount)
+        count(found_rows[p], found_at[p], amount)
       end
     end
     passed = passed + 1
@@ -319,10 +258,13 @@ local function change(row, i, it, kind, amount)
     if row[i + OWED] == 0 and row[i + TOKENS] >= amount then
       row[i + TOKENS], row[i + REMAINDER] = amount, 0
     end
-  elseif mode == FORCE and amount < 0 then
-    give(row, i, -amount)
   elseif mode == FORCE then
-    take(row, i, amount)
+    count(row, i, amount)
+    if amount < 0 then
+      give(row, i, -amount)
+    else
+      take(row, i, amount)
+    end
   end
 end
 

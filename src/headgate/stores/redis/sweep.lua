@@ -6,6 +6,7 @@
 
 -- include row.lua
 -- include reclaim.lua
+-- include unpacked.lua
 
 local now = tonumber(ARGV[1])
 local own_clock = now == 0
@@ -14,11 +15,7 @@ if own_clock then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local packed = redis.call('GET', KEYS[1])
-local row = packed and { cmsgpack.unpack(packed) } or { FORMAT }
-if row[1] ~= FORMAT then
-  error('unknown row format ' .. tostring(row[1]) .. ' of ' .. KEYS[1])
-end
+local row = unpacked(redis.call('GET', KEYS[1]), KEYS[1])
 for i = 2, #row, WIDTH do
   if row[i] == ARGV[2] and row[i + REFILL] == 0 then
     local at = math.max(now, row[i + SETTLED])

@@ -107,10 +107,13 @@ def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, left
 
 
 class Encoder:
-    def __init__(self, keys: Keys, cold_milli: int) -> None:
+    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted."""
+
+    def __init__(self, keys: Keys, cold_milli: int, kept_ms: int = 0) -> None:
         self._keys = keys
         self._cold_milli = cold_milli
-        self._lone_head = _doubles(0, cold_milli, *_ONE_RUN)
+        self._kept_ms = kept_ms
+        self._lone_head = _doubles(0, cold_milli, kept_ms, *_ONE_RUN)
         self._kinds: dict[_Place, _Kind] = {}
 
     def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> Batch:
@@ -118,13 +121,13 @@ class Encoder:
             _, kind = self._kind(requests[0])
             entries, described, repeatable = [_Entry(requests[0], kind, 1, 0)], kind.described, kind.repeatable
             leases = self._leases(entries) if kind.slots else []
-            head = self._lone_head if now_ms is None else _doubles(now_ms, self._cold_milli, *_ONE_RUN)
+            head = self._lone_head if now_ms is None else self._head(now_ms, _ONE_RUN)
         else:
             entries, kinds = self._merged(requests)
             described = [each for kind in kinds for each in kind.described]
             repeatable = all(kind.repeatable for kind in kinds)
             leases = self._leases(entries) if any(kind.slots for kind in kinds) else []
-            head = _doubles(now_ms or 0, self._cold_milli, *_runs(entries))
+            head = self._head(now_ms or 0, _runs(entries))
         row = self._keys.row
         if leases:
             keys = [key for entry in entries for key in self._keys_of(entry)]
@@ -134,6 +137,9 @@ class Encoder:
             keys.append(self._keys.birth(slot))
         arguments = ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *described, *leases)
         return Batch(entries, len(requests), arguments, repeatable)
+
+    def _head(self, now_ms: int, runs: list[int]) -> bytes:
+        return _doubles(now_ms, self._cold_milli, self._kept_ms, *runs)
 
     def _keys_of(self, entry: _Entry) -> list[str]:
         rows = [self._keys.row(key) for key in entry.request.keys]
@@ -272,6 +278,15 @@ def read_row(reply: list[Any]) -> list[State]:
         else:
             states.append(Bucket(limit, tokens - owed * _BLOCK, *rest))
     return states
+
+
+def read_usage(reply: list[Any]) -> dict[str, dict[int, int]]:
+    """What was used of a row as usage.lua tells it, by limit and hour."""
+    used: dict[str, dict[int, int]] = {}
+    for name, hour, milli in zip(reply[::3], reply[1::3], reply[2::3]):
+        hours = used.setdefault(name.decode(), {})
+        hours[hour] = hours.get(hour, 0) + int(milli)
+    return used
 
 
 def _holders(reply: list[Any]) -> dict[str, tuple[int, int]]:

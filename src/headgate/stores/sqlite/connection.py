@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationErro
 T = TypeVar("T")
 
 APPLICATION_ID = int.from_bytes(b"HGat", "big")
-FORMAT = 2
-_BEFORE_SLOTS = 1
+FORMAT = 3
+_SINCE = {"slots": 2, "slots_expiring": 2, "usage": 3}  # which format brought a table or an index; 1 all others
+_SINCE_3 = "ALTER TABLE buckets ADD COLUMN used_milli INTEGER NOT NULL DEFAULT 0"
+_CREATED = re.compile(r"^CREATE (?:TABLE|INDEX) (\w+)", re.MULTILINE)
 
 
 def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
@@ -72,7 +75,7 @@ def _format(connection: sqlite3.Connection, path: str) -> int:
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application_id == APPLICATION_ID:
-        if version not in (_BEFORE_SLOTS, FORMAT):
+        if not 1 <= version <= FORMAT:
             raise ValidationError(
                 f"{path!r} is in format {version} and this headgate reads format {FORMAT}: "
                 "upgrade headgate in every process that shares the file"
@@ -91,8 +94,11 @@ def _create(connection: sqlite3.Connection, path: str) -> None:
         found = _format(connection, path)
         if found != FORMAT:  # nobody else was faster
             for statement in files(__package__).joinpath("schema.sql").read_text().split(";\n"):
-                if found == 0 or "slots" in statement.partition("CREATE")[2].partition("(")[0]:
+                name = _CREATED.search(statement)
+                if name and found < _SINCE.get(name[1], 1):
                     connection.execute(statement)
+            if found:
+                connection.execute(_SINCE_3)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")

@@ -1,4 +1,4 @@
--- Format 2. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
+-- Format 3. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
 
 -- One row per limit of an entity on a resource. A row that is missing is a full bucket, or a limit all of whose slots are
 -- free. Of a concurrent limit refill_milli is 0, period_ms its ttl, and tokens_milli the moment at which the last of its
@@ -14,6 +14,7 @@ CREATE TABLE buckets (
     remainder INTEGER NOT NULL,
     blocked_until_ms INTEGER NOT NULL,
     revision INTEGER NOT NULL,          -- of the stored limits; 0 for a limit that came with a call
+    used_milli INTEGER NOT NULL DEFAULT 0,  -- what was taken in the hour of settled_at_ms, net
     PRIMARY KEY (key, limit_name)
 ) WITHOUT ROWID;
 
@@ -37,3 +38,12 @@ CREATE TABLE slots (
 ) WITHOUT ROWID;
 
 CREATE INDEX slots_expiring ON slots (expires_at_ms);
+
+-- What was used in the hours before (counted from 1970), and of buckets that are gone (see core/usage.py).
+CREATE TABLE usage (
+    key TEXT NOT NULL,
+    limit_name TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    used_milli INTEGER NOT NULL,
+    PRIMARY KEY (key, limit_name, hour)
+) WITHOUT ROWID;

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from ...core.decide import State
 from ...core.limit import OWN
 from ...core.slots import Slots
+from .keys import Place
 
-Place: TypeAlias = tuple[str, str]  # key, limit name
 Holders: TypeAlias = dict[str, tuple[int, int]]  # by lease id: millislots, and when they run out
 
 READ_RANGE = "SELECT key, limit_name, lease_id, held_milli, expires_at_ms FROM slots WHERE key >= ? AND key <= ?"

@@ -6,41 +6,25 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from ...core.bucket import Bucket
 from ...core.decide import Answer, Part, Request, State, decide, state_of
 from ...core.errors import VersionConflict
-from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.slots import Slots
-from . import slots
+from ...core.usage import UsageRow, hour_of, is_over
+from . import namespaces, rows, slots, usage
 from .connection import busy, connect, damaged, explained, patiently
 from .fork import open_anew_after_fork
-
-_COLUMNS = "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision"
-_READ_PLACE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ? AND limit_name = ?"
-_READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
-_READ_MANY = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
-_READ_PAGE = (
-    f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN"
-    " (SELECT DISTINCT key FROM buckets WHERE key > ? AND key < ? ORDER BY key LIMIT ?) ORDER BY key, limit_name"
-)
-_READ_AFTER = (
-    f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key > ? AND key < ? ORDER BY key, limit_name LIMIT ?"
-)
-_INSERT = f"INSERT INTO buckets ({_COLUMNS}, key, limit_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_UPDATE = f"UPDATE buckets SET ({_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE key = ? AND limit_name = ?"
+from .keys import AFTER_ALL, Place, bounds_of
 
 PAGE = 1000
-_AFTER_ALL = chr(0x10FFFF)
-_Place: TypeAlias = tuple[str, str]  # key, limit name
-_Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int, int]
-
 
 T = TypeVar("T")
 
@@ -50,13 +34,15 @@ class SqliteStore:
     in_process = False
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
+        self.usage_ms = 0
         self._path = path
         self._timeout_seconds = timeout_seconds
         self.lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._seen: dict[_Place, int] = {}
+        self._seen: dict[Place, int] = {}
         self._new_rows = 0
         self._hand = ""
+        self._usage_hand: Place = ("", "")
         open_anew_after_fork(self)
 
     def _connected(self) -> sqlite3.Connection:
@@ -92,15 +78,19 @@ class SqliteStore:
         finally:
             self.lock.release()
 
-    def _read(self, query: str, *parameters: object) -> list[Any]:
+    def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do the work while nothing changes for it. It writes nothing."""
         seconds = self._take_lock()
         try:
             connection = self._connected()
-            return patiently(lambda: connection.execute(query, parameters).fetchall(), seconds)
+            return patiently(lambda: _in_one_look(connection, work), seconds)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise explained(error, self._path) from error
         finally:
             self.lock.release()
+
+    def _read(self, query: str, *parameters: object) -> list[Any]:
+        return self._look(lambda connection: connection.execute(query, parameters).fetchall())
 
     # Buckets
 
@@ -112,13 +102,14 @@ class SqliteStore:
             if len(batch) == 1 and len(batch[0].parts) == 1 and not batch[0].parts[0].limit.is_concurrent:
                 return [self._settle_one(connection, batch[0], now)]
             wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
-            stored = _load(connection, wanted)
-            states = {place: self._state(place, part, stored, now) for place, part in wanted.items()}
+            stored = rows.load(connection, wanted)
+            over: set[Place] = set()
+            states = {place: self._state(place, part, stored, over, now) for place, part in wanted.items()}
             answers = [
                 decide(request, [states[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now)
                 for request in batch
             ]
-            self._save(connection, states, stored, now)
+            self._save(connection, states, stored, over, now)
             return answers
 
         return self._write(work)
@@ -127,52 +118,86 @@ class SqliteStore:
         """The same for the request that most requests are."""
         (part,) = request.parts
         place = (request.keys[part.level], part.limit.name)
-        row = connection.execute(_READ_PLACE, place).fetchone()
-        stored: dict[_Place, State] = {place: _bucket(row, part.limit) if row[3] else _slots(row, {})} if row else {}
-        bucket = self._state(place, part, stored, now_ms)
+        stored = rows.load_place(connection, place, part.limit)
+        over: set[Place] = set()
+        bucket = self._state(place, part, stored, over, now_ms)
         answer = decide(request, (bucket,), now_ms)
-        self._save(connection, {place: bucket}, stored, now_ms)
+        self._save(connection, {place: bucket}, stored, over, now_ms)
         return answer
 
-    def _state(self, place: _Place, part: Part, stored: dict[_Place, State], now_ms: int) -> State:
+    def _state(self, place: Place, part: Part, stored: dict[Place, State], over: set[Place], now_ms: int) -> State:
+        """The state of a place at the beginning of a batch. `over` gets it if what it has counted is to be put away."""
         state = stored.get(place)
         seen_ms = self._seen.get(place, 0)
         if state is None or isinstance(state, Slots) is not part.limit.is_concurrent:
+            if state is not None:
+                over.add(place)
             return state_of(part, max(seen_ms, now_ms))
+        if (
+            isinstance(state, Bucket)
+            and state.used_milli
+            # One who counts nothing loses nothing that others have counted.
+            and (is_over(state, max(seen_ms, now_ms)) or not self.usage_ms)
+        ):
+            over.add(place)
+            state.used_milli = 0
         state.settle(seen_ms)
         return state
 
     def _save(
-        self, connection: sqlite3.Connection, states: dict[_Place, State], stored: dict[_Place, State], now_ms: int
+        self,
+        connection: sqlite3.Connection,
+        states: dict[Place, State],
+        stored: dict[Place, State],
+        over: set[Place],
+        now_ms: int,
     ) -> None:
+        if over:
+            self._put_away(connection, [place for place in over if states[place].changed], now_ms)
         for place, state in states.items():
-            if not state.changed:
+            if state.changed:
+                self._save_one(connection, place, state, stored.get(place))
+            else:
                 # Looking costs no write, but time must not run backwards for one who looked.
                 self._seen[place] = state.settled_at_ms
-                continue
-            if place in stored:
-                connection.execute(_UPDATE, _values(state) + place)
-            else:
-                connection.execute(_INSERT, _values(state) + place)
-                self._new_rows += 1
-            if isinstance(state, Slots) or isinstance(stored.get(place), Slots):
-                slots.save(connection, place, state)
         if len(self._seen) > PAGE:
             self._seen.clear()
         if self._new_rows >= PAGE:
             self._forget_full(connection, now_ms)
 
+    def _save_one(self, connection: sqlite3.Connection, place: Place, state: State, before: State | None) -> None:
+        values = rows.values_of(state, bool(self.usage_ms)) + place
+        if before is None:
+            connection.execute(rows.INSERT, values)
+            self._new_rows += 1
+        else:
+            connection.execute(rows.UPDATE, values)
+        if isinstance(state, Slots) or isinstance(before, Slots):
+            slots.save(connection, place, state)
+
+    def _put_away(self, connection: sqlite3.Connection, places: Sequence[Place], now_ms: int) -> None:
+        usage.put_away(connection, places)
+        self._forget_usage(connection, 2 * len(places), now_ms)
+
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
         """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
         self._new_rows = 0
-        rows = connection.execute(_READ_AFTER, (self._hand, _AFTER_ALL, 2 * PAGE)).fetchall()
-        _delete_full(connection, rows, now_ms)
-        self._hand = rows[-1][0] if len(rows) == 2 * PAGE else ""
+        found = connection.execute(rows.READ_AFTER, (self._hand, AFTER_ALL, 2 * PAGE)).fetchall()
+        _delete_full(connection, found, now_ms)
+        self._hand = found[-1][0] if len(found) == 2 * PAGE else ""
+        self._forget_usage(connection, 2 * PAGE, now_ms)
+
+    def _forget_usage(self, connection: sqlite3.Connection, places: int, now_ms: int) -> None:
+        """The same for usage: what is too old goes faster than more can come."""
+        if self.usage_ms:
+            hour = hour_of(now_ms - self.usage_ms)
+            self._usage_hand = usage.forget(connection, self._usage_hand, AFTER_ALL, hour, places) or ("", "")
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
         doomed = [(key,) for key in keys]
 
         def work(connection: sqlite3.Connection) -> None:
+            usage.put_keys_away(connection, doomed)
             connection.executemany("DELETE FROM buckets WHERE key = ?", doomed)
             connection.executemany("DELETE FROM slots WHERE key = ?", doomed)
             self._seen = {place: ms for place, ms in self._seen.items() if place[:1] not in doomed}
@@ -183,29 +208,29 @@ class SqliteStore:
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
     ) -> Page[BucketRow]:
         assert now_ms is not None
-        prefix = f"{namespace}/" if entity_id is None else f"{namespace}/{entity_id}#"
-        rows = self._read(_READ_PAGE, cursor or prefix, prefix + _AFTER_ALL, PAGE)
-        held = slots.by_place(self._read(slots.READ_RANGE, rows[0][0], rows[-1][0])) if rows else {}
+        start, end = bounds_of(namespace, entity_id)
+        found = self._read(rows.READ_PAGE, max(cursor or start, start), end, PAGE)
+        held = slots.by_place(self._read(slots.READ_RANGE, found[0][0], found[-1][0])) if found else {}
         page = []
         last, count = None, 0
-        for last, of_key in groupby(rows, key=itemgetter(0)):
+        for last, of_key in groupby(found, key=itemgetter(0)):
             count += 1
             _, row_entity, row_resource = parse_bucket_key(last)
             if resource in (None, row_resource):
-                page.append(BucketRow(row_entity, row_resource, tuple(_settled(of_key, held, now_ms))))
+                page.append(BucketRow(row_entity, row_resource, tuple(rows.settled(of_key, held, now_ms))))
         return Page(page, last if count == PAGE else None)
 
     # Records
 
     def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        rows = self._read(
+        found = self._read(
             "SELECT key, value, version FROM records WHERE key IN (SELECT value FROM json_each(?))"
             " AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
             json.dumps(list(keys)),
             now_ms,
         )
-        found = {row[0]: self._record(*row) for row in rows}
-        return [found.get(key) for key in keys]
+        records = {row[0]: self._record(*row) for row in found}
+        return [records.get(key) for key in keys]
 
     def _record(self, key: str, value: str, version: int) -> Record:
         try:
@@ -222,36 +247,67 @@ class SqliteStore:
         self._write(work)
 
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        rows = self._read(
+        found = self._read(
             "SELECT key, value, version FROM records WHERE key > ? AND key >= ? AND key < ?"
             " AND (expires_at_ms IS NULL OR expires_at_ms > ?) ORDER BY key LIMIT ?",
             cursor or "",
             prefix,
-            prefix + _AFTER_ALL,
+            prefix + AFTER_ALL,
             now_ms,
             limit + 1,
         )
-        found = [self._record(*row) for row in rows[:limit]]
-        return Page(found, found[-1].key if len(rows) > limit else None)
+        records = [self._record(*row) for row in found[:limit]]
+        return Page(records, records[-1].key if len(found) > limit else None)
+
+    # Usage
+
+    def list_usage(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Page[UsageRow]:
+        start, end = bounds_of(namespace, entity_id)
+        bounds, with_open = (max(cursor or start, start), end), bool(self.usage_ms)
+        return self._look(lambda connection: usage.read_page(connection, bounds, resource, hours, with_open=with_open))
 
     # Life
 
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         assert now_ms is not None
-        now, prefix = now_ms, f"{namespace}/"
+        now = now_ms
+        start, end = bounds_of(namespace)
 
         def work(connection: sqlite3.Connection) -> Swept:
             expired = connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now,)).rowcount
-            leases = slots.sweep(connection, now, prefix, prefix + _AFTER_ALL)
-            buckets, after = 0, prefix
+            leases = slots.sweep(connection, now, start, end)
+            buckets, after = 0, start
             while True:
-                rows = connection.execute(_READ_AFTER, (after, prefix + _AFTER_ALL, PAGE)).fetchall()
-                buckets += _delete_full(connection, rows, now)
-                if len(rows) < PAGE:
+                found = connection.execute(rows.READ_AFTER, (after, end, PAGE)).fetchall()
+                buckets += _delete_full(connection, found, now)
+                if len(found) < PAGE:
                     return Swept(buckets, expired, leases)
-                after = rows[-1][0]
+                after = found[-1][0]
 
-        return self._write(work)
+        swept = self._write(work)
+        after: Place | None = (start, "") if self.usage_ms else None
+        while after:
+            after = self._write(
+                partial(usage.forget, after=after, end=end, hour=hour_of(now - self.usage_ms), most=PAGE)
+            )
+        return swept
+
+    def list_stored(self) -> list[str]:
+        return self._look(namespaces.stored)
+
+    def count_stored(self, namespace: str) -> int:
+        return self._look(lambda connection: namespaces.count(connection, namespace))
+
+    def purge(self, namespace: str) -> int:
+        return self._write(lambda connection: namespaces.purge(connection, namespace))
 
     def setup(self) -> None:
         self.ping()
@@ -269,74 +325,21 @@ class SqliteStore:
             connection.close()
 
 
-def _load(connection: sqlite3.Connection, wanted: dict[_Place, Part]) -> dict[_Place, State]:
-    keys = {key for key, _ in wanted}
-    rows = (
-        connection.execute(_READ_ONE, tuple(keys))
-        if len(keys) == 1
-        else connection.execute(_READ_MANY, (json.dumps(list(keys)),))
-    )
-    return {
-        (key, name): _slots(row, slots.read(connection, (key, name))) if not refill else _bucket(row, part.limit)
-        for row in rows.fetchall()
-        for key, name, _, refill, *_ in (row,)
-        if (part := wanted.get((key, name)))
-    }
+def _in_one_look(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return work(connection)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
-def _bucket(row: _Row, limit: Limit | None = None) -> Bucket:
-    """The bucket of a row; with `limit` itself as its limit if that is the one it was stored under."""
-    _, name, capacity_milli, refill_milli, period_ms, *state = row
-    if (
-        limit is None
-        or limit.capacity_milli != capacity_milli
-        or limit.refill_milli != refill_milli
-        or limit.period_ms != period_ms
-    ):
-        limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
-    return Bucket(limit, *state)
-
-
-def _slots(row: _Row, holders: slots.Holders) -> Slots:
-    _, name, capacity_milli, _, ttl_ms, _, settled_at_ms, _, blocked_until_ms, revision = row
-    limit = Limit.from_stored(name, capacity_milli, 0, ttl_ms)
-    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
-
-
-def _full_at_ms(row: _Row) -> int:
-    _, _, _, refill_milli, _, last_ms, _, _, blocked_until_ms, _ = row
-    return _bucket(row).full_at_ms() if refill_milli else max(last_ms, blocked_until_ms)
-
-
-def _delete_full(connection: sqlite3.Connection, rows: Iterable[_Row], now_ms: int) -> int:
-    full = [row[:2] for row in rows if _full_at_ms(row) <= now_ms]
+def _delete_full(connection: sqlite3.Connection, found: Iterable[rows.Row], now_ms: int) -> int:
+    full = [row[:2] for row in found if rows.full_at_ms(row) <= now_ms]
+    usage.put_away(connection, full)
     connection.executemany("DELETE FROM buckets WHERE key = ? AND limit_name = ?", full)
     connection.executemany("DELETE FROM slots WHERE key = ? AND limit_name = ?", full)
     return len(full)
-
-
-def _settled(rows: Iterable[_Row], held: dict[_Place, slots.Holders], now_ms: int) -> Iterator[State]:
-    for row in rows:
-        state = _bucket(row) if row[3] else _slots(row, held.get(row[:2], {}))
-        state.settle(now_ms)
-        yield state
-
-
-def _values(state: State) -> tuple[int, ...]:
-    limit = state.limit
-    tokens_milli, remainder = (
-        (state.tokens_milli, state.remainder) if isinstance(state, Bucket) else (state.full_at_ms(), 0)
-    )
-    return (
-        limit.capacity_milli,
-        limit.refill_milli,
-        limit.period_ms,
-        tokens_milli,
-        state.settled_at_ms,
-        remainder,
-        state.blocked_until_ms,
-        state.revision,
-    )
 
 
 def _apply(connection: sqlite3.Connection, change: Change) -> None:

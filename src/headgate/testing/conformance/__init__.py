@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
         for module in (
             "acquire",
             "afar",
+            "audit",
             "concurrency",
             "config",
             "each",
@@ -28,10 +29,12 @@ pytest.register_assert_rewrite(
             "input",
             "leases",
             "lines",
+            "namespaces",
             "recorded",
             "records",
             "secrets",
             "slots",
+            "usage",
             "vectors",
             "vendors",
             "waiting",
@@ -41,6 +44,7 @@ pytest.register_assert_rewrite(
 
 from .acquire import AcquireConformance
 from .afar import AfarConformance
+from .audit import AuditConformance
 from .concurrency import ConcurrencyConformance
 from .config import ConfigConformance
 from .each import EachConformance
@@ -49,10 +53,12 @@ from .history import HistoryConformance
 from .input import InputConformance
 from .leases import LeaseConformance
 from .lines import LineConformance
+from .namespaces import NamespaceConformance
 from .recorded import RecordedConformance
 from .records import RecordConformance
 from .secrets import SecretConformance
 from .slots import SlotConformance
+from .usage import UsageConformance
 from .vectors import VectorConformance
 from .vendors import VendorConformance
 from .waiting import WaitingConformance
@@ -74,6 +80,9 @@ class StoreConformance(
     ConcurrencyConformance,
     InputConformance,
     RecordConformance,
+    UsageConformance,
+    AuditConformance,
+    NamespaceConformance,
     SecretConformance,
     HistoryConformance,
 ):

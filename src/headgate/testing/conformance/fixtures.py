@@ -18,6 +18,7 @@ TPM = Limit.per_minute("tpm", 1000, burst=1500)
 
 class Conformance:
     settings: ClassVar[dict[str, Any]] = {}  # of every limiter that is opened
+    looks_every: ClassVar[int] = 1  # of how many steps one is followed by a look at everything
 
     @pytest.fixture
     def url(self) -> str:

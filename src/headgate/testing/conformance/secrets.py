@@ -34,33 +34,52 @@ def hashed(entity_id: str, setting: Any) -> str:
 
 
 def steady(text: str) -> str:
-    """Without what is another each time: the ids of leases, and how long a wait was."""
-    return re.sub(r"(?<=waited_seconds=)[\d.]+", "0", re.sub(r"\b[0-9a-f]{24}\b", "lease", text))
+    """Without what is another each time: the ids of leases, events and namespaces, and how long a wait was."""
+    text = re.sub(r"\b[0-9a-f]{24}\b", "lease", re.sub(r"\b\d{19}[0-9a-f]{8}\b", "event", text))
+    return re.sub(r"(?<=waited_seconds=)[\d.]+", "0", re.sub(r"\bid='[\w-]{11}'", "id='namespace'", text))
 
 
 class Tour:
-    """Through every method of a limiter. Notes what was called, what came of it, and what the store held then."""
+    """Through every method of a limiter. Notes what was called, what came of it, and, after one of `every` calls, what
+    the store held then."""
 
     def __init__(
-        self, open_limiter: Callable[..., Any], stored: Callable[[str], Stored], namespace: str, **settings: Any
+        self,
+        open_limiter: Callable[..., Any],
+        stored: Callable[[str], Stored],
+        namespace: str,
+        every: int,
+        **settings: Any,
     ) -> None:
+        self.every = every
+        self.calls = 0
         self.events: list[Event] = []
         self.limiter = open_limiter(namespace=namespace, on_event=self.events.append, **settings)
         self.stored = stored
         self.called: set[str] = set()
         self.shown: list[str] = []
+        self.lists: list[str] = []  # in the order of ids, which hashes do not have
         self.records: list[set[str]] = []
         self.buckets: list[set[str]] = []
 
     def go(self) -> None:
+        self.call("watch", self)
         self._tokens()
         self._entities()
         self._limits()
         self._leases()
         self._slots()
         self._vendors()
+        self._operating()
         self._delete()
+        self.call("unwatch", self)
         self._end()
+
+    def decided(self, entity_id: str, resource: str, outcome: str, seconds: float) -> None:
+        self.shown.append(f"{entity_id} {resource} {outcome}")
+
+    def settled(self, requests: int, seconds: float, ok: bool) -> None:
+        """No id is in it."""
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         self.called.add(method)
@@ -76,6 +95,9 @@ class Tour:
             statuses = getattr(result, "statuses", [])
             self.shown += [repr(result), str(result), repr(statuses), repr(getattr(result, "cursor", None))]
             self.shown += [str(status.as_dict()) + status.explain() for status in statuses]
+        self.calls += 1
+        if self.calls % self.every:
+            return result
         records, buckets = self.stored(self.limiter.namespace)
         self.records.append({steady(repr(record)) for record in records})
         self.buckets.append({row.entity_id for row in buckets})
@@ -190,6 +212,23 @@ class Tour:
         self._note(lambda: self.limiter.acquire_many({user: {"rps": 1}}).__enter__())
         self.call("sync_from_headers", user, {"x-ratelimit-remaining-requests": "5"})
 
+    def _operating(self) -> None:
+        for method in ("get_usage", "get_usage_summary", "get_audit_events", "get_limits_version", "get_own_limits"):
+            self.call(method, USER)
+        for method in ("get_usage_summary", "get_audit_events"):
+            self.call(method)
+        for method in ("get_usage", "list_entities", "list_buckets"):
+            self.called.add(method)
+            self.lists.append(repr(getattr(self.limiter, method)()))
+        for method in ("register", "get", "count", "delete", "recover"):
+            self.call(f"{method}_namespace", "scratch")
+        for _ in range(2):
+            self.call("purge_namespace", "scratch", confirm="scratch")
+            self.call("delete_namespace", "scratch")
+        self.called |= {"list_namespaces", "get_namespace_events"}  # which are those of others too
+        self.call("purge_orphan", "scratch", confirm="scratch")
+        self.call("list_orphans")
+
     def _delete(self) -> None:
         self.call("delete_entity", NOBODY)
         self.call("delete_entity", TEAM)
@@ -263,12 +302,12 @@ class SecretConformance(Conformance):
         setting: Any,
     ) -> None:
         caplog.set_level(logging.DEBUG)
-        clear = Tour(open_limiter, stored, "clear")
-        secret = Tour(open_limiter, stored, "secret", hash_entity_ids=setting)
+        clear = Tour(open_limiter, stored, "clear", self.looks_every)
+        secret = Tour(open_limiter, stored, "secret", self.looks_every, hash_entity_ids=setting)
         secret.go()
         assert "could not be rolled back" in caplog.text
         assert SECRET not in caplog.text
-        for text in chain(secret.shown, *secret.records, *secret.buckets, map(str, secret.events)):
+        for text in chain(secret.shown, secret.lists, *secret.records, *secret.buckets, map(str, secret.events)):
             assert SECRET not in text
         methods = {name for name, _ in inspect.getmembers(SyncRateLimiter, callable) if not name.startswith("_")}
         assert methods - secret.called == set(), "the tour leaves these out"
@@ -278,6 +317,7 @@ class SecretConformance(Conformance):
         def revealed(text: str) -> str:
             for entity_id in (USER, TEAM, NOBODY):
                 text = text.replace(hashed(entity_id, setting), entity_id)
+            text = text.replace("'namespace': 'secret'", "'namespace': 'clear'")
             return text.replace("'secret/", "'clear/").replace("namespace='secret'", "namespace='clear'")
 
         assert [revealed(steady(text)) for text in secret.shown] == [steady(text) for text in clear.shown]

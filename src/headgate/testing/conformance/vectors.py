@@ -34,7 +34,6 @@ def answer(limiter: Any, entity_id: str, limit: Limit, step: dict[str, Any], *, 
 
 
 class VectorConformance(Conformance):
-    looks_every = 1  # of how many steps one is checked by a look as well
     scenarios_every = 1  # of how many scenarios one is played
 
     def test_vectors(self, limiter: Any, clock: ManualClock) -> None:

@@ -24,8 +24,9 @@ LOOKS = ("DescribeTable", "DescribeTimeToLive", "DescribeContinuousBackups")
 STREAM = ("DescribeStream", "GetShardIterator", "GetRecords")
 
 REGISTRY = keys.pk_system(keys.REGISTRY)
-# What taking tokens writes: buckets, with a note of those that were split, and records that expire.
+# What taking tokens writes: buckets, what was used of them, a note of those that were split, and records that expire.
 _TAKEN = ("/BUCKET#*", "/RECORD#*")
+_TOLD = "/AUDIT#*"
 
 TABLE_ARN = att(TABLE, "Arn")
 INDEX_ARN = sub(f"${{{TABLE}.Arn}}/index/*")
@@ -69,6 +70,8 @@ def _app() -> list[Json]:
     return [
         statement("Read", READS, TABLE_ARN, INDEX_ARN, condition=_of_the_namespace("/*", "")),
         statement("TakeAndGiveBack", WRITES, TABLE_ARN, condition=_of_the_namespace(*_TAKEN)),
+        # A penalty and a reset leave an audit event. None can be changed by an update, or deleted.
+        statement("TellOfIt", ("PutItem",), TABLE_ARN, condition=_of_the_namespace(_TOLD)),
         *_everyone(),
     ]
 

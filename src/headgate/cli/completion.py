@@ -1,0 +1,39 @@
+"""`headgate completion`: the script that lets a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from .command import Command
+from .options import json_option
+from .output import answer_json
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    cls=Command,
+    short_help="Print the script that completes commands in your shell.",
+    examples=[
+        "headgate completion bash > ~/.local/share/bash-completion/completions/headgate",
+        'headgate completion zsh > "${fpath[1]}/_headgate"',
+        "headgate completion fish > ~/.config/fish/completions/headgate.fish",
+    ],
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@json_option
+def completion(shell: str, as_json: bool) -> None:
+    """Print the script for SHELL: bash, zsh or fish.
+
+    It completes commands and options. Names in the store are not completed: no key press should load it.
+    """
+    from .app import app
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(app, {}, "headgate", "_HEADGATE_COMPLETE").source()
+    if as_json:
+        answer_json({"shell": shell, "script": script})
+    else:
+        click.echo(script)

@@ -1,0 +1,1 @@
+"""`headgate doctor`: what is wrong, and what to do about it."""

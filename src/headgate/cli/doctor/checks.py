@@ -1,0 +1,178 @@
+"""What is looked at, one thing after the other. Each finds something, and says what to do if it is not well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from itertools import islice
+
+from ...core.errors import HeadgateError, NamespaceNotFound
+from ...core.limit import Limit
+from ...core.names import shown_url
+from ...core.records import Page
+from ...limiter import SyncRateLimiter
+from ...stores import open_store
+from ...stores.health import Finding, examine, read_clock
+from ..level import Level
+from ..output import number
+from ..pages import all_pages
+
+TIMEOUT_SECONDS = 5.0
+_SAMPLES = 100
+_SLOW_MS = 100
+_SKEW_MS = 1000
+_LOOKED_AT = 200
+_LIMIT = Limit.per_second("calls", 1_000_000)
+
+
+def store_findings(url: str) -> Iterator[Finding]:
+    """Is it there, what does it say of itself, and what time has it?"""
+    shown = str(shown_url(url))
+    with closing(open_store(url, TIMEOUT_SECONDS)) as store:
+        started = time.perf_counter()
+        try:
+            store.ping()
+        except HeadgateError as error:
+            yield Finding(
+                "store", "fail", f"{shown}: {error}", "start it, or correct --url; nothing else was looked at"
+            )
+            return
+        own_clock = store.own_clock
+    yield Finding("store", "ok", f"{shown} answers, after {_ms(time.perf_counter() - started)} with connecting")
+    try:
+        yield from examine(url, TIMEOUT_SECONDS)
+        yield _clock(url, own_clock)
+    except HeadgateError as error:
+        yield Finding("store", "warn", str(error), "it stopped answering in between: look again")
+
+
+def _clock(url: str, own_clock: bool) -> Finding:
+    before_ms = time.time_ns() / 1_000_000
+    reading = read_clock(url, TIMEOUT_SECONDS)
+    after_ms = time.time_ns() / 1_000_000
+    if reading is None:
+        return Finding("clock", "ok", "the limits go by the clock of this machine")
+    # The store read its clock somewhere in between.
+    least_ms = max(reading.earliest_ms - after_ms, before_ms - reading.latest_ms - reading.grain_ms, 0)
+    most_ms = max(reading.latest_ms + reading.grain_ms - before_ms, after_ms - reading.earliest_ms)
+    whose = "the limits go by the store's clock" if own_clock else "the limits go by the clocks of the clients"
+    if least_ms < _SKEW_MS:
+        return Finding("clock", "ok", f"{whose}; this machine's differs by {_ms(most_ms / 1000)} at most")
+    why = "dates here and there do not agree" if own_clock else "a client whose clock is ahead gets more than its share"
+    found = f"{whose}; this machine's differs by {_ms(least_ms / 1000)} or more"
+    return Finding("clock", "warn", found, f"{why}: let NTP or chrony set the clocks")
+
+
+def scratch_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
+    """May we do what a limiter does? In a namespace that nobody else uses, and that is removed again."""
+    steps: dict[str, Callable[[], object]] = {
+        "read": limiter.get_system_defaults,
+        "change limits": lambda: limiter.set_system_defaults([_LIMIT]),
+        "decide": lambda: limiter.try_acquire("doctor", "doctor", {"calls": 1}, [_LIMIT]),
+        "list": lambda: limiter.get_buckets("doctor"),
+    }
+    may = []
+    for step, attempt in steps.items():
+        try:
+            attempt()
+            may.append(step)
+        except HeadgateError as error:
+            advice = f"give this user the right to {step}, or look without it: --read-only"
+            yield Finding("permissions", "fail", f"it cannot {step}: {error}", advice)
+    if may:
+        yield Finding("permissions", "ok", f"it can {', '.join(may)} (tried in {limiter.namespace})")
+    if "decide" in may:
+        yield _latency("decision", lambda: limiter.try_acquire("doctor", "doctor", {"calls": 1}, [_LIMIT]))
+    yield from _clean_up(limiter)
+
+
+def _clean_up(limiter: SyncRateLimiter) -> Iterator[Finding]:
+    name = limiter.namespace
+    try:
+        with suppress(NamespaceNotFound):  # nothing of it could be stored
+            limiter.delete_namespace(name)
+            limiter.purge_namespace(name, confirm=name)
+    except HeadgateError as error:
+        advice = f"remove it: headgate namespace delete {name} --yes, headgate namespace purge {name} --confirm {name}"
+        yield Finding("permissions", "warn", f"it cannot remove the namespace {name}: {error}", advice)
+
+
+def ping_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
+    """Instead of the scratch namespace, for whoever wants nothing written."""
+    yield _latency("ping", limiter.ping)
+
+
+def _latency(what: str, ask: Callable[[], object]) -> Finding:
+    took = []
+    try:
+        for _ in range(_SAMPLES):
+            started = time.perf_counter()
+            ask()
+            took.append(time.perf_counter() - started)
+    except HeadgateError as error:
+        return Finding("latency", "fail", str(error), "the store stops answering: look at its load")
+    took.sort()
+    p50, p90, p99 = (took[len(took) * percent // 100 - 1] for percent in (50, 90, 99))
+    found = f"{what}: p50 {_ms(p50)}, p90 {_ms(p90)}, p99 {_ms(p99)}, max {_ms(took[-1])} ({_SAMPLES} one by one)"
+    if p99 * 1000 < _SLOW_MS:
+        return Finding("latency", "ok", found)
+    return Finding(
+        "latency", "warn", found, "every acquire waits so long: run it nearer to the store, or look at its load"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def namespace_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
+    """Can the namespace be used, and do its limits make sense?"""
+    name = limiter.namespace
+    try:
+        found = limiter.get_namespace(name)
+    except NamespaceNotFound:
+        yield Finding("namespace", "ok", f"{name} is not registered: nobody has used it yet")
+        return
+    if found.status != "active":
+        advice = f"bring it back: headgate namespace recover {name}; or choose another one with --namespace"
+        yield Finding("namespace", "fail", f"{name} is {found.status}: nobody can use it", advice)
+        return
+    yield Finding("namespace", "ok", f"{name} is active, since {found.created_at:%Y-%m-%d}")
+    if orphans := limiter.list_orphans():
+        some = ", ".join(orphans[:3]) + (", ..." if len(orphans) > 3 else "")
+        advice = "`headgate namespace orphans` says what to do with them"
+        yield Finding("orphans", "warn", f"data of {len(orphans)} namespaces that are not registered: {some}", advice)
+    yield from _limits_findings(limiter)
+
+
+def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
+    levels = list(islice(_levels(limiter), _LOOKED_AT + 1))
+    stored = [(level, limits) for level in levels[:_LOOKED_AT] if (limits := level.get(limiter))]
+    if not stored:
+        advice = "store one, or give limits= with every acquire: headgate system set rpm=100/minute"
+        yield Finding("limits", "warn", "none are stored", advice)
+        return
+    more = ", and more that were not looked at" if len(levels) > _LOOKED_AT else ""
+    yield Finding("limits", "ok", f"stored at {number(len(stored))} levels{more}")
+    for level, limits in stored:
+        for limit in limits:
+            if limit.capacity < 1:
+                found = f"{limit.name} of {level} is {limit}: not even 1 ever passes"
+                yield Finding("limits", "warn", found, "give it a burst of 1 or more, unless all amounts are fractions")
+
+
+def _levels(limiter: SyncRateLimiter) -> Iterator[Level]:
+    """All levels that may have limits, the most general first."""
+    yield Level()
+    resources = list(islice(all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)), _LOOKED_AT))
+    for resource in resources:
+        yield Level(resource=resource)
+    for place in (None, *resources):
+        for entity_id in all_pages(partial(_own_limits_page, limiter, place)):
+            yield Level(entity_id, place)
+
+
+def _own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str | None) -> Page[str]:
+    return limiter.list_entities_with_custom_limits(resource, cursor=cursor)

@@ -1,0 +1,89 @@
+"""The command: look, and say what to do."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ..command import Command
+from ..errors import ALLOWED, REFUSED
+from ..options import Session, store_options
+from ..output import Table, answer, answer_json
+
+if TYPE_CHECKING:
+    from ...stores.health import Finding
+
+
+@click.command(
+    cls=Command,
+    short_help="Find out what is wrong, and what to do about it.",
+    examples=[
+        "headgate doctor",
+        "headgate doctor --url redis://localhost --namespace shop",
+        "headgate doctor --read-only --json",
+    ],
+)
+@click.option("--read-only", is_flag=True, help="Write nothing: leave out what has to be tried in a scratch namespace.")
+@store_options
+def doctor(session: Session, read_only: bool) -> int:
+    """Look at everything that keeps limits from working, and say what to do about it.
+
+    Versions; whether the store answers and how it is set up; its clock; what this user may do there, tried in a
+    scratch namespace that is removed again; how long a decision takes; whether the namespace is in use and its limits
+    can pass. The exit code is 1 if something failed; a warning leaves it 0.
+    """
+    found = list(_findings(session, read_only))
+    failed = sum(finding.verdict == "fail" for finding in found)
+    warned = sum(finding.verdict == "warn" for finding in found)
+    if session.as_json:
+        answer_json({"ok": not failed, "findings": [finding.as_dict() for finding in found]})
+    else:
+        answer(_table(found), "", _sum(failed, warned))
+    return REFUSED if failed else ALLOWED
+
+
+def _findings(session: Session, read_only: bool) -> Iterator[Finding]:
+    from ...limiter import SyncRateLimiter
+    from . import checks, packages
+
+    def limiter(namespace: str) -> SyncRateLimiter:
+        # Looking is not worth an event.
+        timeout = checks.TIMEOUT_SECONDS
+        return SyncRateLimiter(url, namespace=namespace, store_timeout=timeout, audit_days=0, usage_days=0)
+
+    url = session.store_url
+    yield from packages.findings()
+    found = list(checks.store_findings(url))
+    yield from found
+    if found[0].verdict == "fail":
+        return
+    namespace = session.namespace or "default"
+    with limiter(namespace if read_only else f"doctor-{secrets.token_hex(4)}") as scratch:
+        yield from (checks.ping_findings if read_only else checks.scratch_findings)(scratch)
+    with limiter(namespace) as own:
+        yield from checks.namespace_findings(own)
+
+
+def _table(found: Sequence[Finding]) -> Table:
+    rows: list[list[str]] = []
+    for finding in found:
+        rows.append([finding.verdict, finding.check, finding.found])
+        if finding.advice:
+            rows.append(["", "", f"→ {finding.advice}"])
+    return Table(["", "", ""], rows)
+
+
+def _sum(failed: int, warned: int) -> str:
+    if not failed and not warned:
+        return "all is well"
+    counts = [
+        f"{count} {what}{'s' if count > 1 and what == 'warning' else ''}" for count, what in _named(failed, warned)
+    ]
+    return ", ".join(counts)
+
+
+def _named(failed: int, warned: int) -> list[tuple[int, str]]:
+    return [(count, what) for count, what in ((failed, "failed"), (warned, "warning")) if count]

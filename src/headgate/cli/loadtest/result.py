@@ -1,0 +1,132 @@
+"""What came of a load test, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.limit import Limit
+from ...core.units import from_milli
+from ..output import Table, number
+from .histogram import percentile
+from .load import Load
+
+_PERCENTS = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """One limit: what was admitted under it, and the most that it allows.
+
+    Exact: each entity's bucket is full at the start, and gains `refill` every period. Nothing else comes in.
+    """
+
+    limit: Limit
+    admitted_milli: int
+    allowed_milli: int
+    oversold_milli: int
+
+    @classmethod
+    def of(cls, limit: Limit, amount_milli: int, calls: Sequence[int], elapsed_ms: int) -> Sale:
+        """`calls`: how many were admitted, for each entity."""
+        most = limit.capacity_milli + elapsed_ms * limit.refill_milli // limit.period_ms
+        admitted = [count * amount_milli for count in calls]
+        oversold = sum(max(0, taken - most) for taken in admitted)
+        return cls(limit, sum(admitted), most * len(calls), oversold)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    load: Load
+    elapsed_ms: int
+    by_store_clock: bool
+    admitted: int
+    refused: int
+    unavailable: int
+    histogram: Sequence[int]
+    slowest_us: int
+    sales: Sequence[Sale]
+
+    @property
+    def decisions(self) -> int:
+        return self.admitted + self.refused
+
+    @property
+    def per_second(self) -> int:
+        return round(1000 * self.decisions / max(1, self.elapsed_ms))
+
+    @property
+    def passed(self) -> bool:
+        return not any(sale.oversold_milli for sale in self.sales)
+
+    @property
+    def latencies_ms(self) -> dict[str, float]:
+        """What a 64th or less was added to may be more than the slowest was."""
+        found = {f"p{percent}": percentile(self.histogram, percent) for percent in _PERCENTS}
+        return {name: min(us, self.slowest_us) / 1000 for name, us in {**found, "max": self.slowest_us}.items()}
+
+    @property
+    def _whose(self) -> str:
+        return "the store's" if self.by_store_clock else "this machine's"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "workers": self.load.workers,
+            "tasks": self.load.tasks,
+            "entities": self.load.entities,
+            "seconds": self.elapsed_ms / 1000,
+            "clock": "store" if self.by_store_clock else "machine",
+            "decisions": self.decisions,
+            "decisions_per_second": self.per_second,
+            "admitted": self.admitted,
+            "refused": self.refused,
+            "unavailable": self.unavailable,
+            "latency_ms": self.latencies_ms,
+            "limits": [self._sale_dict(sale) for sale in self.sales],
+            "oversold": not self.passed,
+        }
+
+    def _sale_dict(self, sale: Sale) -> dict[str, Any]:
+        return {
+            "limit_name": sale.limit.name,
+            "limit": str(sale.limit),
+            "admitted": from_milli(sale.admitted_milli),
+            "allowed": from_milli(sale.allowed_milli),
+            "oversold": from_milli(sale.oversold_milli),
+            "computed": self._computed(sale),
+        }
+
+    def _computed(self, sale: Sale) -> str:
+        limit = sale.limit
+        one = from_milli(sale.allowed_milli // self.load.entities)
+        return (
+            f"{number(limit.capacity)} + {number(self.elapsed_ms)} ms * {number(limit.refill_amount)} / "
+            f"{number(limit.period_ms)} ms = {number(one)}"
+        )
+
+    def told(self) -> Iterator[str | Table]:
+        seconds = f"{self.elapsed_ms / 1000:.1f} s"
+        yield (
+            f"{number(self.decisions)} decisions in {seconds}: {number(self.per_second)} a second; "
+            f"{number(self.admitted)} admitted, {number(self.refused)} refused"
+        )
+        if self.unavailable:
+            yield f"{number(self.unavailable)} times the store did not answer"
+        yield ""
+        latencies = self.latencies_ms
+        yield Table([f">{name}" for name in latencies], [[f"{ms:,.3f} ms" for ms in latencies.values()]])
+        yield ""
+        yield Table(["limit", "allows", ">admitted", ">at most", ">oversold"], [self._row(sale) for sale in self.sales])
+        yield ""
+        each = f", for each of {number(self.load.entities)} entities" if self.load.entities > 1 else ""
+        yield f"at most{each}: a full bucket, and its refill from before"
+        yield f"the first decision to after the last one, by {self._whose} clock"
+        for sale in self.sales:
+            yield f"  {sale.limit.name}: {self._computed(sale)}"
+        yield ""
+        yield "Nothing was oversold." if self.passed else "OVERSOLD: more was admitted than the limit allows."
+
+    def _row(self, sale: Sale) -> list[str]:
+        counts = (sale.admitted_milli, sale.allowed_milli, sale.oversold_milli)
+        return [sale.limit.name, str(sale.limit), *(number(from_milli(milli)) for milli in counts)]

@@ -1,0 +1,67 @@
+"""`headgate resource`: the limits of everyone on a resource."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from ..limiter import SyncRateLimiter
+from .command import Command, Group
+from .level import Level, expected_option, remove, show, show_all, specs_argument, store
+from .options import Session, change_options, store_options
+from .pages import all_pages
+
+
+@click.group(cls=Group)
+def resource() -> None:
+    """Limits of everyone on a resource.
+
+    They hold for each entity by itself that has none of its own: neither on the resource nor on every resource.
+    """
+
+
+@resource.command(
+    "set",
+    cls=Command,
+    short_help="Store limits of everyone on a resource.",
+    examples=["headgate resource set llm rpm=60/minute", 'headgate resource set llm "tpm=10000/minute burst 15000"'],
+)
+@click.argument("resource")
+@specs_argument
+@expected_option
+@change_options
+def set_(session: Session, resource: str, specs: Sequence[str], expected_version: int | None) -> None:
+    """Store the limits of everyone on RESOURCE. They replace all that were stored for it.
+
+    NAME=SPEC is spelled as for `headgate limits set`.
+    """
+    store(session, Level(resource=resource), specs, expected_version)
+
+
+@resource.command("get", cls=Command, examples=["headgate resource get llm"])
+@click.argument("resource")
+@store_options
+def get(session: Session, resource: str) -> None:
+    """Show the limits of everyone on RESOURCE."""
+    show(session, Level(resource=resource))
+
+
+@resource.command("delete", cls=Command, examples=["headgate resource delete llm"])
+@click.argument("resource")
+@change_options
+def delete(session: Session, resource: str) -> None:
+    """Delete the limits of everyone on RESOURCE. Those of the system hold from then on."""
+    remove(session, Level(resource=resource))
+
+
+@resource.command("list", cls=Command, examples=["headgate resource list"])
+@store_options
+def list_(session: Session) -> None:
+    """List the resources that have limits for everyone."""
+
+    def levels(limiter: SyncRateLimiter) -> Iterator[Level]:
+        for name in all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)):
+            yield Level(resource=name)
+
+    show_all(session, levels, "no resource has limits for everyone")

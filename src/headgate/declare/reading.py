@@ -1,0 +1,119 @@
+"""A file of limits, read and checked. It is refused as a whole, with all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from os import PathLike
+from typing import Any
+
+from ..core.limit import Limit
+from ..core.names import check_entity_id, check_namespace, check_resource
+from ..http.document import MAX_BYTES, Node, read_document
+from ..http.files import read_rules
+from ..limiter.base import check_on_unavailable
+from ..limiter.config import MAX_ANCESTORS
+from ..limiter.entities import entity_value
+from .declaration import Declaration, DeclaredEntity, Limits
+
+_MOST_BYTES = 16 * MAX_BYTES
+_SECTIONS = ("namespace", "system", "resources", "entities", "plans", "rules")
+_ENTITY = ("name", "parent", "cascade", "metadata", "limits", "resources")
+
+
+def read_limits_file(path: str | PathLike[str], to_id: Callable[[Any], str] = check_entity_id) -> Declaration:
+    """Read a `.yaml` or `.toml` file of limits, or raise DocumentError with all that is wrong with it.
+
+    `to_id` checks an entity's id, and returns the one to be used.
+    """
+    root = read_document(path, _MOST_BYTES)
+    found = root.fields(_SECTIONS)
+    system = found["system"].fields(("limits", "on_unavailable"), ["limits"]) if "system" in found else {}
+    entities, lines = _read_entities(found["entities"], to_id) if "entities" in found else ({}, {})
+    read_rules(found)
+    declaration = Declaration(
+        namespace=found["namespace"].read(check_namespace) if "namespace" in found else None,
+        system=_read_limits(system),
+        on_unavailable=system["on_unavailable"].read(check_on_unavailable) if "on_unavailable" in system else None,
+        resources=_read_resources(found["resources"]) if "resources" in found else {},
+        entities=entities,
+        plans=found["plans"].plain() if "plans" in found else None,
+        rules=found["rules"].plain() if "rules" in found else None,
+        file=root.document.file,
+        lines=lines,
+    )
+    root.document.check()
+    return declaration
+
+
+def _read_limits(fields: Mapping[str, Node]) -> Limits | None:
+    if "limits" not in fields:
+        return None
+    node = fields["limits"]
+    entries = node.entries()
+    if node.value == {}:
+        node.wrong("limits must not be empty: give one like rpm: 100/minute, or leave them out")
+    limits = {name: entry.read(partial(Limit.parse, name)) for name, entry in entries.items()}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _read_resources(node: Node) -> dict[str, Limits]:
+    resources: dict[str, Limits] = {}
+    for name, entry in node.entries().items():
+        entry.attempt(check_resource, name)
+        resources[name] = _read_limits(entry.fields(("limits",), ["limits"])) or {}
+    return resources
+
+
+def _read_entities(node: Node, to_id: Callable[[Any], str]) -> tuple[dict[str, DeclaredEntity], dict[str, int]]:
+    entities: dict[str, DeclaredEntity] = {}
+    nodes: dict[str, Node] = {}  # where each says which its parent is, or else where it is
+    for name, entry in node.entries().items():
+        entity_id = entry.attempt(to_id, name)
+        fields = entry.fields(_ENTITY)
+        entity = _read_entity(fields, to_id)
+        if entity_id is not None:
+            entities[entity_id] = entity
+            nodes[entity_id] = fields.get("parent", entry)
+    parents = {entity_id: entity.parent_id for entity_id, entity in entities.items()}
+    for entity_id, why in wrong_parents(parents):
+        nodes[entity_id].wrong(why)
+    return entities, {entity_id: entry.line for entity_id, entry in nodes.items()}
+
+
+def _read_entity(fields: Mapping[str, Node], to_id: Callable[[Any], str]) -> DeclaredEntity:
+    limits: dict[str | None, Limits] = {}
+    default = _read_limits(fields)
+    if default is not None:
+        limits[None] = default
+    if "resources" in fields:
+        limits.update(_read_resources(fields["resources"]))
+    return DeclaredEntity(
+        name=fields["name"].read(_check_name) if "name" in fields else None,
+        parent_id=fields["parent"].read(to_id) if "parent" in fields else None,
+        cascade=fields["cascade"].flag() or False if "cascade" in fields else False,
+        metadata=fields["metadata"].read(_check_metadata) or {} if "metadata" in fields else {},
+        limits=limits,
+    )
+
+
+def _check_name(name: Any) -> Any:
+    return entity_value(name, None, False, None)["name"]
+
+
+def _check_metadata(metadata: Any) -> Any:
+    return entity_value(None, None, False, metadata)["metadata"]
+
+
+def wrong_parents(parents: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Of entities with their parents, as far as these are known: whose way up leads back, or is too long, and why."""
+    for entity_id in parents:
+        path = [entity_id]
+        while (above := parents.get(path[-1])) is not None and len(path) <= MAX_ANCESTORS + 1:
+            path.append(above)
+            if above == entity_id:
+                yield entity_id, f"parent {path[1]!r} of {entity_id!r} makes a cycle: {' -> '.join(path)}"
+                break
+        else:
+            if len(path) > MAX_ANCESTORS + 1 and len(set(path)) == len(path):
+                yield entity_id, f"parent {path[1]!r} gives {entity_id!r} more than {MAX_ANCESTORS} ancestors"

@@ -1,0 +1,7 @@
+"""Print the dashboard."""
+
+import sys
+
+from .grafana import dashboard
+
+sys.stdout.write(dashboard())

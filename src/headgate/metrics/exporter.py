@@ -1,0 +1,129 @@
+"""What both exporters have in common: they watch a limiter, and put down what the table of instruments has."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar, get_args
+
+from ..core.errors import ValidationError
+from ..core.names import check_resource
+from ..limiter import BreakerState, Outcome, RateLimiter, SyncRateLimiter
+from .instruments import (
+    BREAKER,
+    CALL_DURATION,
+    CALL_REQUESTS,
+    DECISION_DURATION,
+    DECISIONS,
+    LEASES,
+    WAITERS,
+    Instrument,
+)
+
+M = TypeVar("M", bound="Metrics")
+AnyLimiter: TypeAlias = "RateLimiter | SyncRateLimiter"
+Record: TypeAlias = "Callable[[float], object]"
+Values: TypeAlias = "tuple[str, ...]"  # of an instrument's labels
+
+OTHER = "other"
+
+
+class Group:
+    """What is measured in one place. Gauges are read when somebody looks; those of limiters that are alike add up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members: tuple[Metrics, ...] = ()
+
+    def add(self, member: Metrics) -> None:
+        with self._lock:
+            if any(one.limiter is member.limiter for one in self._members):
+                raise ValidationError(f"{member.limiter!r} is measured there already: close() that first")
+            self._members += (member,)
+
+    def remove(self, member: Metrics) -> None:
+        with self._lock:
+            self._members = tuple(one for one in self._members if one is not member)
+
+    def read(self, gauge: Instrument) -> Mapping[Values, int]:
+        found: Counter[Values] = Counter()
+        for member in self._members:
+            own, now = _own(member.limiter), _GAUGES[gauge](member.limiter)
+            found.update({(*own, *values): number for values, number in now.items()})
+        return found
+
+
+def _own(limiter: AnyLimiter) -> Values:
+    return (limiter.namespace, limiter.url.partition("://")[0])
+
+
+def _breaker(limiter: AnyLimiter) -> dict[Values, int]:
+    now = limiter.breaker_state
+    return {(state,): int(state == now) for state in get_args(BreakerState)}
+
+
+_GAUGES: dict[Instrument, Callable[[AnyLimiter], dict[Values, int]]] = {
+    BREAKER: _breaker,
+    WAITERS: lambda limiter: {(): limiter.waiters},
+    LEASES: lambda limiter: {(): limiter.leases_held},
+}
+
+
+class Metrics(ABC):
+    """What a limiter decides, until `close`.
+
+    `resources`: those that are told apart. All others are "other", for there may be any number of them.
+    """
+
+    def __init__(self, limiter: AnyLimiter, resources: Iterable[str], group: Group) -> None:
+        self.limiter = limiter
+        self._group = group
+        self._resources = _checked(resources)
+        own = _own(limiter)
+        self._decisions: dict[tuple[str, str], tuple[Record, Record]] = {
+            (outcome, resource): (
+                self._record(DECISIONS, (*own, outcome, resource)),
+                self._record(DECISION_DURATION, (*own, outcome)),
+            )
+            for outcome in get_args(Outcome)
+            for resource in (*self._resources, OTHER)
+        }
+        self._calls = {ok: self._record(CALL_DURATION, (*own, "ok" if ok else "failed")) for ok in (True, False)}
+        self._requests = self._record(CALL_REQUESTS, own)
+        group.add(self)
+        limiter.watch(self)
+
+    @abstractmethod
+    def _record(self, instrument: Instrument, values: Values) -> Record:
+        """What puts a number down, under these values of the instrument's labels."""
+
+    def decided(self, entity_id: str, resource: str, outcome: Outcome, seconds: float) -> None:
+        count, time = self._decisions[outcome, resource if resource in self._resources else OTHER]
+        count(1)
+        time(seconds)
+
+    def settled(self, requests: int, seconds: float, ok: bool) -> None:
+        self._calls[ok](seconds)
+        self._requests(requests)
+
+    def close(self) -> None:
+        """Let go of the limiter. What was counted stays, its gauges are gone. Idempotent."""
+        self.limiter.unwatch(self)
+        self._group.remove(self)
+
+    def __enter__(self: M) -> M:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _checked(resources: Any) -> frozenset[str]:
+    if isinstance(resources, (str, bytes)) or not isinstance(resources, Iterable):
+        raise ValidationError(f"resources must be a list of names, not {resources!r}")
+    return frozenset(map(check_resource, resources))

@@ -1,0 +1,100 @@
+"""What is measured: one table. Both exporters are made of it, so that they cannot differ.
+
+No label has more values than are known beforehand. An entity is never one: there may be millions of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "histogram", "gauge"]
+
+# Of every instrument. "namespace" alone is what Kubernetes says of every target.
+LIMITER_LABELS = ("headgate.namespace", "store")
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_REQUESTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """`name` and `unit` are OpenTelemetry's. What Prometheus calls it is what a collector would make of them."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    own_labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return LIMITER_LABELS + self.own_labels
+
+    @property
+    def prometheus_name(self) -> str:
+        unit = "_seconds" if self.unit == "s" else ""
+        return f"{_words(self.name)}{unit}{'_total' if self.kind == 'counter' else ''}"
+
+    @property
+    def prometheus_labels(self) -> tuple[str, ...]:
+        return tuple(map(_words, self.labels))
+
+
+def _words(dotted: str) -> str:
+    return dotted.replace(".", "_")
+
+
+DECISIONS = Instrument(
+    "headgate.decisions",
+    "counter",
+    "{decision}",
+    "Decisions: allowed, refused, degraded (it passed without the store) or unavailable (an error was raised).",
+    ("outcome", "resource"),
+)
+DECISION_DURATION = Instrument(
+    "headgate.decision.duration",
+    "histogram",
+    "s",
+    "How long a decision took, waiting included.",
+    ("outcome",),
+    _SECONDS,
+)
+CALL_DURATION = Instrument(
+    "headgate.store.call.duration",
+    "histogram",
+    "s",
+    "How long a call to the store took: ok, or failed.",
+    ("result",),
+    _SECONDS,
+)
+CALL_REQUESTS = Instrument(
+    "headgate.store.call.requests",
+    "histogram",
+    "{request}",
+    "How many requests shared a call to the store.",
+    (),
+    _REQUESTS,
+)
+BREAKER = Instrument(
+    "headgate.breaker.state",
+    "gauge",
+    "{limiter}",
+    "How many limiters have their breaker closed (the store answers), half-open or open: of one limiter, 1 or 0.",
+    ("state",),
+)
+WAITERS = Instrument(
+    "headgate.waiters",
+    "gauge",
+    "{acquire}",
+    "How many acquires wait for their turn.",
+)
+LEASES = Instrument(
+    "headgate.leases",
+    "gauge",
+    "{lease}",
+    "How many leases hold slots or are recorded.",
+)
+
+INSTRUMENTS = (DECISIONS, DECISION_DURATION, CALL_DURATION, CALL_REQUESTS, BREAKER, WAITERS, LEASES)

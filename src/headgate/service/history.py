@@ -1,0 +1,108 @@
+"""What was used, and who changed what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..core.usage import Window
+from .operations import Asked, operation
+from .paging import cursor_of, read_cursor
+from .schema import Cursor, EntityId, Input, Number, PageQuery, Resource
+
+Moment = Annotated[datetime, Meta(tz=True, description="With a time zone, like 2026-01-31T12:00:00Z.")]
+
+
+class RangeQuery(Input):
+    """From the window that `start` is in to the last that begins before `end`; without them, the latest ones."""
+
+    entity_id: EntityId | UnsetType = UNSET
+    resource: Resource | UnsetType = UNSET
+    window: Window = "hour"
+    start: Moment | UnsetType = UNSET
+    end: Moment | UnsetType = UNSET
+
+    def asked(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in RangeQuery.__struct_fields__}
+        return {name: value for name, value in given.items() if value is not UNSET}
+
+
+class HistoryQuery(RangeQuery):
+    cursor: Cursor = ""
+
+
+class Windowed(Struct):
+    entity_id: str
+    resource: str
+    window: Window
+    start: datetime
+    end: datetime
+    consumed: dict[str, Number]
+
+
+class History(Struct):
+    """Windows in which nothing was used are left out. Of one entity it is all; of everybody it comes in pages."""
+
+    items: list[Windowed]
+    cursor: str | None
+
+
+class Summed(Struct):
+    total: Number
+    average: float
+    peak: Number
+    peak_start: datetime
+
+
+class Summary(Struct):
+    limits: Annotated[dict[str, Summed], Meta(description="By limit name.")]
+
+
+class AuditQuery(PageQuery):
+    entity_id: EntityId | UnsetType = UNSET
+
+
+class Audited(Struct):
+    id: str
+    at: datetime
+    actor: str
+    action: str
+    namespace: str
+    entity_id: str | None
+    resource: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class Events(Struct):
+    items: list[Audited]
+    cursor: str | None
+
+
+@operation("GET", "/v1/usage/history", "read")
+async def usage_history(asked: Asked, query: HistoryQuery) -> History:
+    """What was consumed in each hour, day or month of UTC, to the token."""
+    page = await asked.limiter.get_usage(**query.asked(), cursor=read_cursor(query))
+    items = [Windowed(one.entity_id, one.resource, one.window, one.start, one.end, one.consumed) for one in page]
+    return History(items, cursor_of(page))
+
+
+@operation("GET", "/v1/usage/summary", "read")
+async def usage_summary(asked: Asked, query: RangeQuery) -> Summary:
+    """Of each limit the total, the average of a window, and the largest one."""
+    found = await asked.limiter.get_usage_summary(**query.asked())
+    return Summary({name: Summed(one.total, one.average, one.peak, one.peak_start) for name, one in found.items()})
+
+
+@operation("GET", "/v1/audit", "read")
+async def audit(asked: Asked, query: AuditQuery) -> Events:
+    """Who changed what, the newest first: of an entity, or of the whole namespace."""
+    entity_id = None if query.entity_id is UNSET else query.entity_id
+    page = await asked.limiter.get_audit_events(entity_id, limit=query.limit, cursor=read_cursor(query))
+    return Events([_audited(event) for event in page], cursor_of(page))
+
+
+def _audited(event: Any) -> Audited:
+    return Audited(**{name: getattr(event, name) for name in Audited.__struct_fields__})

@@ -1,0 +1,78 @@
+"""Namespaces, for those whose token has the scope `namespaces`: they concern everybody who uses the store."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from ..limiter import Namespace
+from ..limiter.namespaces import Status
+from .operations import Asked, operation
+from .paging import cursor_of, read_cursor
+from .schema import Input, Nothing, PageQuery
+
+
+class NamespaceAnswer(Struct):
+    """Only one that is `active` can be used."""
+
+    name: str
+    id: str
+    status: Status
+    created_at: datetime
+    deleted_at: datetime | None
+
+
+class NamespaceList(Struct):
+    items: list[NamespaceAnswer]
+    cursor: str | None
+
+
+class PurgeForm(Input):
+    confirm: Annotated[str, Meta(max_length=256, description="The name of the namespace once more.")]
+
+
+class Purged(Struct):
+    removed: Annotated[int, Meta(description="How many rows and records there were.")]
+
+
+def _answer(namespace: Namespace) -> NamespaceAnswer:
+    return NamespaceAnswer(namespace.name, namespace.id, namespace.status, namespace.created_at, namespace.deleted_at)
+
+
+@operation("GET", "/v1/namespaces", "namespaces")
+async def list_namespaces(asked: Asked, query: PageQuery) -> NamespaceList:
+    """All namespaces of the store by name, deleted ones too."""
+    page = await asked.limiter.list_namespaces(limit=query.limit, cursor=read_cursor(query))
+    return NamespaceList([_answer(one) for one in page], cursor_of(page))
+
+
+@operation("GET", "/v1/namespaces/{namespace}", "namespaces")
+async def get_namespace(asked: Asked, namespace: str) -> NamespaceAnswer:
+    """A namespace."""
+    return _answer(await asked.limiter.get_namespace(namespace))
+
+
+@operation("PUT", "/v1/namespaces/{namespace}", "namespaces")
+async def register_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceAnswer:
+    """Register a namespace. One that is in use has registered itself."""
+    return _answer(await asked.limiter.register_namespace(namespace, actor=asked.actor))
+
+
+@operation("DELETE", "/v1/namespaces/{namespace}", "namespaces", problems=(409,))
+async def delete_namespace(asked: Asked, namespace: str) -> NamespaceAnswer:
+    """Let nobody use a namespace any more. What is in it stays, and comes back when it is recovered."""
+    return _answer(await asked.limiter.delete_namespace(namespace, actor=asked.actor))
+
+
+@operation("POST", "/v1/namespaces/{namespace}/recover", "namespaces", problems=(409,))
+async def recover_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceAnswer:
+    """Bring a deleted namespace back."""
+    return _answer(await asked.limiter.recover_namespace(namespace, actor=asked.actor))
+
+
+@operation("POST", "/v1/namespaces/{namespace}/purge", "namespaces", problems=(409,))
+async def purge_namespace(asked: Asked, namespace: str, body: PurgeForm) -> Purged:
+    """Remove a deleted namespace and all that is in it, for good."""
+    return Purged(await asked.limiter.purge_namespace(namespace, confirm=body.confirm, actor=asked.actor))

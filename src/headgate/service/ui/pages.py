@@ -1,0 +1,167 @@
+"""The pages as a table: where each is, who may see it, and what makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import parse_qsl, quote, urlencode
+
+from ...core.errors import ValidationError
+from ...http.answer import HeaderList
+from ...limiter import RateLimiter
+from .. import paging
+from ..problems import Refused
+from ..reading import Headers
+from ..schema import PageQuery
+from ..state import Room
+from ..tokens import Scope, Token
+from .session import Session
+
+if TYPE_CHECKING:
+    from .dashboard import Dashboard
+
+ROOT = "/ui"
+Context: TypeAlias = "dict[str, Any]"
+
+_FORM = b"application/x-www-form-urlencoded"
+_MAX_FIELDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page to be made of a template."""
+
+    template: str
+    context: Context = field(default_factory=dict)
+    status: int = 200
+    headers: HeaderList = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Go on at another page, of which `done` says what has just been done."""
+
+    path: str
+    done: str = ""
+    headers: HeaderList = field(default_factory=list)
+
+    @property
+    def location(self) -> str:
+        return f"{self.path}{'&' if '?' in self.path else '?'}done={self.done}" if self.done else self.path
+
+
+Answer: TypeAlias = Shown | Moved
+Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
+
+
+class Fields:
+    """What a query or a form has. A field may be there more than once."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
+        self._pairs = pairs
+
+    @classmethod
+    def read(cls, text: bytes) -> Fields:
+        try:
+            pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        except (ValueError, UnicodeDecodeError):
+            raise Refused(400, "what was sent cannot be read") from None
+        return cls(pairs)
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+    def get(self, name: str) -> str:
+        """Without spaces around it; "" if it is not there."""
+        return next((value.strip() for key, value in self._pairs if key == name), "")
+
+    def or_none(self, name: str) -> str | None:
+        return self.get(name) or None
+
+
+@dataclass(slots=True)
+class Visit:
+    """Somebody at a page. `looks` reads what is stored by now, and takes ids as they are stored."""
+
+    dashboard: Dashboard
+    headers: Headers
+    scheme: str
+    peer: str
+    session: Session | None = None
+    room: Room | None = None
+    looks: RateLimiter | None = None
+    query: Fields = field(default_factory=lambda: Fields())
+    form: Fields = field(default_factory=lambda: Fields())
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def token(self) -> Token:
+        assert self.session is not None
+        return self.session.token
+
+    @property
+    def actor(self) -> str | None:
+        """Who changes things: the token. Without tokens, whoever runs this."""
+        return self.token.name if self.session and self.session.session_id else None
+
+    @property
+    def limiter(self) -> RateLimiter:
+        assert self.looks is not None
+        return self.looks
+
+    @property
+    def may_change(self) -> bool:
+        return self.session is not None and self.token.allows("admin") and not self.dashboard.read_only
+
+    @property
+    def sees_namespaces(self) -> bool:
+        return self.session is not None and self.token.allows("namespaces")
+
+    def changed(self) -> None:
+        """Who decides here knows it at once."""
+        assert self.room is not None
+        self.room.limiter.invalidate_config_cache()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`scope` None: anybody may come. `changes`: nobody may while the dashboard is read-only."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    handler: Handler
+    changes: bool
+
+
+def page(
+    method: str, path: str, scope: Scope | None = "read", *, changes: bool | None = None
+) -> Callable[[Handler], Page]:
+    def made(handler: Handler) -> Page:
+        return Page(method, ROOT + path, scope, handler, scope == "admin" if changes is None else changes)
+
+    return made
+
+
+def check_form(headers: Headers) -> None:
+    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _FORM:
+        raise Refused(415, "a form must be sent as application/x-www-form-urlencoded")
+
+
+def link(*parts: str, **query: str | None) -> str:
+    """A path of the dashboard. What an id has in it never becomes a part of the path."""
+    path = "/".join([ROOT, *(quote(part, safe="") for part in parts)])
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def whole_number(text: str, what: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValidationError(f"{what} must be a whole number, not {text[:40]!r}") from None
+
+
+def read_cursor(query: Fields) -> str | None:
+    return paging.read_cursor(PageQuery(cursor=query.get("cursor")))

@@ -1,0 +1,74 @@
+"""Templates to pages. Whatever is put into one is escaped, unless this module says that it is markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ... import __version__
+from ...charts import TimeChart
+from . import words
+from .pages import ROOT, link
+from .session import THEMES
+
+_HERE = Path(__file__).parent
+_KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class Static:
+    """The files of the pages. The address of one has its hash, so that browsers may keep it for ever."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[bytes, str]] = {}
+        self._addresses: dict[str, str] = {}
+        for path in sorted((_HERE / "static").iterdir()):
+            body = path.read_bytes()
+            digest = sha256(body).hexdigest()[:12]
+            self.files[path.name] = (body, _KINDS[path.suffix])
+            self._addresses[path.name] = f"{ROOT}/static/{path.name}?v={digest}"
+
+    def address(self, name: str) -> str:
+        return self._addresses[name]
+
+
+class Renderer:
+    def __init__(self, static: Static) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals |= {
+            "link": link,
+            "root": ROOT,
+            "static": static.address,
+            "themes": THEMES,
+            "version": __version__,
+            "sources": words.SOURCES,
+            "field_changes": words.field_changes,
+        }
+        self._environment.filters |= {
+            "ago": words.ago,
+            "brief": words.brief,
+            "chart": _chart,
+            "duration": words.duration,
+            "grouped": words.grouped,
+            "json": words.as_json,
+            "number": words.number,
+            "rate": words.rate,
+            "when": words.when,
+        }
+
+    def __call__(self, template: str, context: Mapping[str, Any]) -> bytes:
+        return self._environment.get_template(template).render(context).encode()
+
+
+def _chart(chart: TimeChart) -> Markup:
+    return Markup(chart.svg())  # it escapes what is written in it

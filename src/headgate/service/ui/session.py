@@ -1,0 +1,134 @@
+"""Who is logged in. A session is known by a random id in a cookie, lives in this process, and ends with its token."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from secrets import token_urlsafe
+
+from ...core.limit import Limit
+from ...http.addresses import Addresses
+from ...limiter import RateLimiter
+from ..problems import Refused
+from ..reading import Headers
+from ..tokens import Token
+
+COOKIE = "headgate_session"
+THEME_COOKIE = "headgate_theme"
+THEMES = ("system", "light", "dark")
+SESSION_SECONDS = 8 * 3600
+SESSIONS_PER_TOKEN = 20
+WRONG_LOGINS = Limit.per_minute("logins", 10)
+
+_PATH = "/ui"
+_RESOURCE = "login"
+_YEAR_SECONDS = 365 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`csrf` is in every form: a page of another site cannot know it."""
+
+    session_id: str
+    csrf: str
+    token: Token
+    expires_at: float
+
+    def check_csrf(self, sent: str) -> None:
+        if not hmac.compare_digest(self.csrf.encode(), sent.encode("utf-8", "surrogateescape")):
+            raise Refused(403, "the form is not from this session: go back, reload the page and send it again")
+
+
+class Sessions:
+    """`find` says whether a token is still good, by its hash."""
+
+    def __init__(self, find: Callable[[str], Token | None], now: Callable[[], float] = time.monotonic) -> None:
+        self._find = find
+        self._now = now
+        self._sessions: dict[str, Session] = {}
+
+    def open(self, token: Token) -> Session:
+        now = self._now()
+        self._sessions = {name: one for name, one in self._sessions.items() if one.expires_at > now}
+        of_token = [one for one in self._sessions.values() if one.token.sha256 == token.sha256]
+        for oldest in of_token[: max(0, len(of_token) - SESSIONS_PER_TOKEN + 1)]:
+            self.close(oldest)
+        session = Session(token_urlsafe(32), token_urlsafe(32), token, now + SESSION_SECONDS)
+        self._sessions[session.session_id] = session
+        return session
+
+    def get(self, session_id: str | None) -> Session | None:
+        session = self._sessions.get(session_id or "")
+        if session is None:
+            return None
+        if session.expires_at <= self._now() or self._find(session.token.sha256) != session.token:
+            self.close(session)
+            return None
+        return session
+
+    def close(self, session: Session) -> None:
+        self._sessions.pop(session.session_id, None)
+
+
+class Logins:
+    """Wrong tokens, so many in a minute from one address. Headgate itself, in this process."""
+
+    def __init__(self) -> None:
+        self._limiter = RateLimiter("memory://")
+        self._addresses = Addresses()
+
+    async def begin(self, peer: str) -> None:
+        """Before a token is looked at."""
+        decision = await self._limiter.try_acquire(self._place(peer), _RESOURCE, {WRONG_LOGINS.name: 1}, [WRONG_LOGINS])
+        if not decision:
+            raise Refused(429, "too many wrong tokens from your address: wait a minute", [("Retry-After", "60")])
+
+    async def was_right(self, peer: str) -> None:
+        await self._limiter.adjust(self._place(peer), _RESOURCE, {WRONG_LOGINS.name: -1}, [WRONG_LOGINS])
+
+    def _place(self, peer: str) -> str:
+        return f"from-{self._addresses.shown(peer) or 'somewhere'}"
+
+    async def close(self) -> None:
+        await self._limiter.close()
+
+
+def read_cookies(headers: Headers) -> dict[str, str]:
+    jar: SimpleCookie = SimpleCookie()
+    try:
+        jar.load(headers.get(b"cookie", b"").decode("latin-1"))
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in jar.items()}
+
+
+def session_cookie(session: Session | None, *, secure: bool) -> tuple[str, str]:
+    """The header that sets it; None: that takes it away."""
+    value, age = (session.session_id, SESSION_SECONDS) if session else ("", 0)
+    flags = f"Path={_PATH}; Max-Age={age}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
+    return "Set-Cookie", f"{COOKIE}={value}; {flags}"
+
+
+def theme_cookie(theme: str) -> tuple[str, str]:
+    """Not a secret, and set by the page itself where there are scripts."""
+    return "Set-Cookie", f"{THEME_COOKIE}={theme}; Path={_PATH}; Max-Age={_YEAR_SECONDS}; SameSite=Strict"
+
+
+def is_secure(scheme: str, headers: Headers) -> bool:
+    """Whether the browser speaks TLS, to us or to a proxy. Who lies about it gets a cookie that is never sent."""
+    return scheme == "https" or headers.get(b"x-forwarded-proto", b"") == b"https"
+
+
+def check_origin(headers: Headers) -> None:
+    """A form must come from a page of this service. Browsers say where it comes from, and scripts cannot change it."""
+    site = headers.get(b"sec-fetch-site")
+    if site is None:
+        origin, host = (headers.get(name, b"") for name in (b"origin", b"host"))
+        same = bool(host) and origin.partition(b"://")[2] == host
+    else:
+        same = site == b"same-origin"  # which holds behind a proxy that has changed the Host, too
+    if not same:
+        raise Refused(403, "the form comes from a page of another site, and nothing was changed")

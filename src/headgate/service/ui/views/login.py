@@ -1,0 +1,63 @@
+"""Coming and going, and what the pages look like."""
+
+from __future__ import annotations
+
+import re
+
+from ...problems import Refused
+from ..pages import ROOT, Answer, Moved, Shown, Visit, page
+from ..session import THEMES, is_secure, session_cookie, theme_cookie
+
+_LOCAL = re.compile(rf"{ROOT}(?:[/?][\x21-\x5b\x5d-\x7e]*)?")
+
+
+@page("GET", "/login", None)
+async def login_form(visit: Visit) -> Answer:
+    if visit.session is not None:
+        return Moved(_next(visit.query.get("next")))
+    return _form(visit.query.get("next"))
+
+
+@page("POST", "/login", None)
+async def login(visit: Visit) -> Answer:
+    presented = visit.form.get("token")
+    tokens = visit.dashboard.service.tokens
+    if tokens is None:
+        return Moved(ROOT)
+    await visit.dashboard.logins.begin(visit.peer)
+    token = tokens.find(presented)
+    if token is None:
+        return _form(visit.form.get("next"), "This token is not valid, or no longer.", 401)
+    await visit.dashboard.logins.was_right(visit.peer)
+    if not token.allows("read"):
+        words = f"The token {token.name} may decide, but not look: the dashboard needs the scope read or admin."
+        return _form(visit.form.get("next"), words, 403)
+    session = visit.dashboard.sessions.open(token)
+    secure = is_secure(visit.scheme, visit.headers)
+    return Moved(_next(visit.form.get("next")), headers=[session_cookie(session, secure=secure)])
+
+
+@page("POST", "/logout", changes=False)
+async def logout(visit: Visit) -> Answer:
+    assert visit.session is not None
+    visit.dashboard.sessions.close(visit.session)
+    secure = is_secure(visit.scheme, visit.headers)
+    return Moved(f"{ROOT}/login", headers=[session_cookie(None, secure=secure)])
+
+
+@page("POST", "/theme", None)
+async def theme(visit: Visit) -> Answer:
+    """For those without scripts."""
+    chosen = visit.form.get("theme")
+    if chosen not in THEMES:
+        raise Refused(422, f"there is no theme {chosen[:40]!r}: choose from {', '.join(THEMES)}")
+    return Moved(_next(visit.form.get("next")), headers=[theme_cookie(chosen)])
+
+
+def _form(after: str, problem: str = "", status: int = 200) -> Shown:
+    return Shown("login.html", {"next": after, "problem": problem}, status)
+
+
+def _next(path: str) -> str:
+    """A page of the dashboard, wherever else a link might want to lead."""
+    return path if _LOCAL.fullmatch(path) else ROOT

@@ -1,0 +1,67 @@
+"""The first page: what happens by now. It costs the same however many entities there are."""
+
+from __future__ import annotations
+
+from ....charts import Moments, Series, TimeChart
+from ....core.names import shown_url
+from ..live import SECONDS, Snapshot
+from ..pages import Answer, Context, Shown, Visit, page
+from .buckets import tightest
+
+_STEP = 2  # seconds that a bar of the chart stands for
+_RECENT = 6
+
+
+@page("GET", "")
+async def overview(visit: Visit) -> Answer:
+    recent = await visit.limiter.get_audit_events(limit=_RECENT)
+    return Shown("overview.html", {**await _state(visit), "events": recent})
+
+
+@page("GET", "/live")
+async def live(visit: Visit) -> Answer:
+    """The part that changes by itself."""
+    return Shown("live.html", await _state(visit))
+
+
+async def _state(visit: Visit) -> Context:
+    room, service = visit.room, visit.dashboard.service
+    assert room is not None
+    context: Context = {"decides": visit.dashboard.decides, "store": shown_url(service.url).partition("://")[0]}
+    if not visit.dashboard.decides or room.live is None:
+        page_of_store = await visit.limiter.list_buckets()
+        return {**context, "buckets": tightest(page_of_store), "more_buckets": page_of_store.cursor is not None}
+    now = room.live.snapshot()
+    decided = now.total("allowed", "refused", "degraded", "unavailable")
+    return {
+        **context,
+        "now": now,
+        "decided": decided,
+        "refused_share": now.total("refused") / decided if decided else 0.0,
+        "chart": _chart(now),
+        "breaker": room.limiter.breaker_state,
+        "waiters": room.limiter.waiters,
+        "leases": room.limiter.leases_held,
+    }
+
+
+def _chart(now: Snapshot) -> TimeChart:
+    starts = range(SECONDS % _STEP, SECONDS, _STEP)
+
+    def rates(*outcomes: str) -> list[float]:
+        return [sum(sum(now.outcomes[one][start : start + _STEP]) for one in outcomes) / _STEP for start in starts]
+
+    names = [f"{SECONDS - start} s ago" for start in starts]
+    minutes = {index * len(names) // 5: f"\N{MINUS SIGN}{5 - index} min" for index in range(5)}
+    series = [Series("allowed", rates("allowed"), 1), Series("refused", rates("refused"), 2)]
+    others = Series("without the store", rates("degraded", "unavailable"), 4)
+    if any(others.values):
+        series.append(others)
+    words = f"{now.rate('allowed'):,.0f} allowed and {now.rate('refused'):,.0f} refused a second by now."
+    return TimeChart(
+        "Decisions a second in the last five minutes",
+        words,
+        Moments(names, {**minutes, len(names) - 1: "now"}),
+        series,
+        height=220,
+    )

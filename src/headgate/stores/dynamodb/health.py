@@ -1,0 +1,87 @@
+"""The table as DynamoDB describes it: is all of it there, and can it be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from ...core.errors import ValidationError
+from ...plan import Plan
+from ..health import ClockReading, Finding
+from .blocking import DynamoDBStore
+from .deliver import Deliverer
+from .exchange import Failed, Send
+from .table import INDEXES, STREAM, TTL
+from .url import Settings, read_url
+from .versions import SCHEMA, VERSION_KEY, Versions
+
+T = TypeVar("T")
+
+
+def examine(url: str, timeout_seconds: float) -> list[Finding]:
+    settings = read_url(url)
+    try:
+        return _run(settings, timeout_seconds, _examine_plan(Deliverer(settings)))
+    except ValidationError as error:
+        # An application needs no right to describe the table: what it needs is tried out anyway.
+        return [Finding("table", "warn", f"it cannot be described: {error}", "try again with the rights of a reader")]
+
+
+def read_clock(url: str, timeout_seconds: float) -> ClockReading:
+    settings = read_url(url)
+    return _run(settings, timeout_seconds, _clock_plan(Deliverer(settings)))
+
+
+def _run(settings: Settings, timeout_seconds: float, plan: Plan[T]) -> T:
+    with closing(DynamoDBStore(settings, timeout_seconds)) as store:
+        return store._run(plan)
+
+
+def _examine_plan(deliver: Deliverer) -> Plan[list[Finding]]:
+    named = {"TableName": deliver.table}
+    described = yield from deliver.one_plan(Send("DescribeTable", named, repeatable=True))
+    expiry = yield from deliver.one_plan(Send("DescribeTimeToLive", named, repeatable=True))
+    version = yield from Versions(deliver).read_plan()
+    assert not isinstance(described, Failed)
+    assert not isinstance(expiry, Failed)
+    layout = f"layout {version.schema if version else SCHEMA}"
+    return list(_findings(deliver, described["Table"], expiry["TimeToLiveDescription"], layout))
+
+
+def _findings(
+    deliver: Deliverer, table: Mapping[str, Any], expiry: Mapping[str, Any], layout: str
+) -> Iterator[Finding]:
+    name, repair = deliver.table, f"run `headgate aws update --name {deliver.table}`, or call limiter.setup()"
+    status = table["TableStatus"]
+    found = f"{name} in {deliver.settings.where}: {status}, {layout}, about {table.get('ItemCount', 0):,} items"
+    yield Finding("table", "ok", found) if status == "ACTIVE" else Finding("table", "warn", found, "wait a moment")
+    indexes = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes") or ()}
+    missing = [index for index in INDEXES if index not in indexes]
+    if missing:
+        yield Finding("indexes", "fail", f"missing: {', '.join(missing)}", repair)
+    else:
+        yield Finding("indexes", "ok", f"all {len(INDEXES)} are there")
+    expires = expiry.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+    by_ours = expiry.get("AttributeName") == TTL["AttributeName"]
+    yield _switch("expiry", expires and by_ours, f"what nobody needs any more is never cleared away: {repair}")
+    stream = table.get("StreamSpecification", {})
+    streams = stream.get("StreamEnabled") and stream.get("StreamViewType") == STREAM["StreamViewType"]
+    yield _switch("stream", bool(streams), f"the functions of a stack have nothing to go by: {repair}")
+
+
+def _switch(check: str, on: bool, advice: str) -> Finding:
+    return Finding(check, "ok", "on") if on else Finding(check, "warn", "off", advice)
+
+
+def _clock_plan(deliver: Deliverer) -> Plan[ClockReading]:
+    """The time at which DynamoDB answered, in whole seconds."""
+    pk, sk = VERSION_KEY  # which everybody may read
+    get = Send("GetItem", {"TableName": deliver.table, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}}, repeatable=True)
+    yield from deliver.one_plan(get)  # to connect takes time of its own
+    reply = yield from deliver.one_plan(get)
+    assert not isinstance(reply, Failed)
+    date = reply["ResponseMetadata"]["HTTPHeaders"]["date"]
+    now_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
+    return ClockReading(now_ms, now_ms, grain_ms=1000)

@@ -1,0 +1,116 @@
+"""What all plans of the store ask the server with: what is asked again, and what becomes of errors."""
+
+from __future__ import annotations
+
+from ...core.errors import Contended, HeadgateError, RateLimiterUnavailable, ValidationError, VersionConflict
+from ...plan import Plan, Sleep
+from . import literal
+from .exchange import Ask, Lost, Refusal, Reply, Row, Statement, TimeLeft
+from .schema import VERSION
+from .url import Settings
+
+_PAUSE_SECONDS = 0.005
+_AGAIN = 2  # after a lost connection
+_ABORTED = ("40001", "40P01")  # by the server, for the sake of others: nothing was done
+_NOT_PREPARED = ("26000", "42P05")  # it is not there, or it is there already
+_NOT_SET_UP = ("3F000", "42P01", "42883", "42703")
+_VERSION = "SELECT max(version) FROM headgate.version"
+
+
+class Asking:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.prepares = settings.prepare
+        self.checked = False  # the schema is of our version
+        self._version = self._statement(_VERSION)
+
+    def _statement(self, sql: str, *, script: bool = False) -> Statement:
+        return Statement(sql, self._settings.schema, script=script)
+
+    def rows_plan(
+        self,
+        statement: Statement,
+        *parameters: bytes | None,
+        repeatable: bool = True,
+        checks: bool = True,
+        first: Reply | None = None,
+    ) -> Plan[list[Row]]:
+        """`repeatable`: it may be sent again when nobody knows whether it was done. `checks`: it needs the schema.
+        `first`: what became of a first attempt, made already."""
+        if checks and not self.checked:
+            yield from self.check_plan()
+        reply = first
+        lost = 0
+        while True:
+            if reply is None:
+                reply = yield from Ask(statement, parameters)
+            if isinstance(reply, list):
+                return reply
+            if isinstance(reply, Refusal):
+                yield from self._refused_plan(reply)
+            else:
+                lost += 1
+                yield from _lost_plan(reply, again=lost <= _AGAIN and (repeatable or not reply.sent))
+            reply = None
+
+    def _refused_plan(self, refusal: Refusal) -> Plan[None]:
+        """Returns if it is worth to ask again."""
+        if refusal.code in _NOT_PREPARED:
+            self.prepares = False  # the connection leads now to one server process and now to another
+        elif refusal.code in _ABORTED and (yield from TimeLeft()):
+            yield from Sleep(_PAUSE_SECONDS)
+        else:
+            raise self._explained(refusal)
+
+    def _explained(self, refusal: Refusal) -> HeadgateError:
+        code, text = refusal
+        schema = self._settings.schema
+        if code == "HG409":
+            return VersionConflict(text)
+        if code == "HG426":
+            return self._wrong_version(int(text))
+        if code in _NOT_SET_UP:
+            return ValidationError(f"schema {schema!r} of the database is not set up ({text}): call setup() once")
+        if code == "42501":
+            return ValidationError(f"PostgreSQL says {text!r}: grant the role of the URL what docs/postgres.md lists")
+        if code == "55P03":
+            return Contended("PostgreSQL: others held a lock on the same buckets for too long")
+        return RateLimiterUnavailable(f"PostgreSQL says {text!r} (SQLSTATE {code})")
+
+    def _wrong_version(self, found: int) -> ValidationError:
+        what = f"schema {self._settings.schema!r} of the database has version {found}, this headgate needs {VERSION}"
+        return ValidationError(f"{what}: " + ("call setup() to bring it up" if found < VERSION else "upgrade headgate"))
+
+    def check_plan(self) -> Plan[None]:
+        found = yield from self._version_plan()
+        if found != VERSION:
+            raise self._wrong_version(found)
+        self.checked = True
+
+    def _version_plan(self) -> Plan[int]:
+        ((version,),) = yield from self.rows_plan(self._version, checks=False)
+        return int(version or 0)
+
+    def _patience_plan(self) -> Plan[bytes | None]:
+        """For how many milliseconds to wait for a lock: so that the server gives up before we do."""
+        left_ms = yield from TimeLeft()
+        return literal.number(patience_ms(left_ms))
+
+
+def _lost_plan(lost: Lost, *, again: bool) -> Plan[None]:
+    if not again or not (yield from TimeLeft()):
+        raise RateLimiterUnavailable(f"PostgreSQL {lost.why}")
+
+
+def patience_ms(left_ms: int) -> int:
+    return max(1, left_ms * 9 // 10)
+
+
+def text_of(value: bytes | None) -> str:
+    assert value is not None
+    return value.decode()
+
+
+def number_of(value: bytes | None) -> int:
+    assert value is not None
+    return int(value)

@@ -1,0 +1,204 @@
+"""What both transports share of psycopg: libpq's connections without its own waiting, and what their results mean.
+
+psycopg's pools and cursors are not used. A pool connects in the background, and when the server is away a call could
+not say why; it belongs to one event loop and survives no fork. A cursor converts values, which here are numbers and
+keys, and has no deadline.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from ...core.errors import RateLimiterUnavailable, ValidationError
+from .exchange import Lost, Refusal, Reply, Row, Statement
+
+try:
+    from psycopg import Error, conninfo, pq
+except ImportError as error:
+    raise ValidationError("a PostgreSQL store needs psycopg: pip install 'headgate[postgres]'") from error
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+DriverError = Error
+
+_FAREWELLS = ("57P", "08")  # what a server says before it hangs up
+_UNUSABLE = (
+    "authentication failed",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "no such database",
+    "no such user",
+    "invalid ",
+)
+
+
+def check_conninfo(url: str) -> str | None:
+    """Why libpq could not read it."""
+    try:
+        conninfo.conninfo_to_dict(url)
+    except Error as error:
+        return str(error).strip()
+    return None
+
+
+def host_names(url: str) -> list[str]:
+    """Hosts that have to be looked up: neither addresses nor sockets, and no address is given."""
+    found = conninfo.conninfo_to_dict(url)
+    hosts = str(found.get("host") or "").split(",")
+    if found.get("hostaddr"):
+        return []
+    return [host for host in hosts if host and not host.startswith(("/", "@")) and not _is_address(host)]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def with_addresses(url: str, found: Mapping[str, Sequence[str]]) -> str:
+    """The same for libpq, one host after the other, each at all its addresses."""
+    given = conninfo.conninfo_to_dict(url)
+    hosts = str(given["host"]).split(",")
+    ports = str(given.get("port") or "").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    if len(ports) != len(hosts) or any(host.startswith(("/", "@")) for host in hosts):
+        return url  # libpq has something to say about it, or mixes sockets in
+    places = [(host, address, port) for host, port in zip(hosts, ports) for address in found.get(host, [host])]
+    names, addresses, chosen = (",".join(part) for part in zip(*places))
+    return conninfo.make_conninfo("", **{**given, "host": names, "hostaddr": addresses, "port": chosen or None})
+
+
+class Line:
+    """A connection. Everything here returns at once: whoever uses it waits for its socket."""
+
+    def __init__(self, url: str) -> None:
+        self.libpq: PGconn = pq.PGconn.connect_start(url.encode())
+        self.fd = -1
+        self.prepared: set[bytes] = set()
+        self.direct = False  # nobody else uses its session, as they do behind PgBouncer
+        self.results: list[PGresult] = []
+
+    def connects(self) -> str | None:
+        """What to wait for, "read" or "write", until it is connected. An error says why it cannot be."""
+        status = self.libpq.status
+        if status != pq.ConnStatus.BAD:
+            step = self.libpq.connect_poll() if self.fd >= 0 else pq.PollingStatus.WRITING
+            if step == pq.PollingStatus.OK:
+                self.libpq.nonblocking = 1
+                return None
+            if step != pq.PollingStatus.FAILED:
+                self.fd = self.libpq.socket
+                return "read" if step == pq.PollingStatus.READING else "write"
+        why = self.why
+        self.close()
+        if any(words in why for words in _UNUSABLE):
+            raise ValidationError(f"PostgreSQL does not let headgate in: {why}")
+        raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {why}")
+
+    def greetings(self, timeout_ms: int) -> Iterator[None]:
+        """What is said first. At each step receive all that comes."""
+        self.say(b"SELECT pg_backend_pid()")
+        yield
+        reply = self.reply()
+        if not isinstance(reply, list):
+            raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {reply}")
+        self.direct = number_in(reply) == self.libpq.backend_pid
+        if self.direct:  # whoever gives up leaves nobody behind who waits in the server
+            self.say(b"SET statement_timeout = %d" % timeout_ms)
+            yield
+
+    @property
+    def why(self) -> str:
+        return " ".join(self.libpq.get_error_message().split())
+
+    def say(self, sql: bytes) -> None:
+        self.results = []
+        self.libpq.send_query(sql)
+
+    def prepare(self, statement: Statement) -> None:
+        self.results = []
+        self.libpq.send_prepare(statement.name, statement.sql)
+
+    def send(self, statement: Statement, parameters: Sequence[bytes | None], *, prepared: bool) -> None:
+        self.results = []
+        if prepared:
+            self.libpq.send_query_prepared(statement.name, parameters)
+        elif statement.script:
+            self.say(statement.sql)
+        else:
+            self.libpq.send_query_params(statement.sql, parameters)
+
+    def flushed(self) -> bool:
+        return self.libpq.flush() == 0
+
+    def received(self) -> bool:
+        """Whether all there is to be read has been. Call it when the socket can be read from."""
+        self.libpq.consume_input()
+        while not self.libpq.is_busy():
+            result = self.libpq.get_result()
+            if result is None:
+                return True
+            self.results.append(result)
+        return False
+
+    def reply(self) -> Reply:
+        """To what was sent, once all is received."""
+        if not self.results:
+            return Lost("closed the connection", sent=True)
+        result = self.results[-1]
+        if result.status == pq.ExecStatus.TUPLES_OK:
+            columns = range(result.nfields)
+            return [tuple(result.get_value(row, column) for column in columns) for row in range(result.ntuples)]
+        if result.status == pq.ExecStatus.COMMAND_OK:
+            return []
+        return self._error(result)
+
+    def _error(self, result: PGresult) -> Reply:
+        code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+        if not code or code.startswith(_FAREWELLS) or self.libpq.status == pq.ConnStatus.BAD:
+            return Lost(f"closed the connection: {text or self.why}", sent=True)
+        return Refusal(code, text)
+
+    @property
+    def usable(self) -> bool:
+        return self.libpq.status == pq.ConnStatus.OK and self.libpq.transaction_status == pq.TransactionStatus.IDLE
+
+    def notices(self) -> list[str]:
+        """What was notified since the last time."""
+        self.libpq.consume_input()
+        found = []
+        while (notice := self.libpq.notifies()) is not None:
+            found.append(notice.extra.decode())
+        return found
+
+    def close(self) -> None:
+        self.libpq.finish()
+
+
+def number_in(rows: list[Row]) -> int:
+    ((value,),) = rows
+    assert value is not None
+    return int(value)
+
+
+if hasattr(select, "poll"):
+
+    def wait_for(fd: int, seconds: float, *, write: bool = False) -> bool:
+        """Whether the socket can be read from, or written to, within so many seconds."""
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT if write else select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+else:
+
+    def wait_for(fd: int, seconds: float, *, write: bool = False) -> bool:
+        found = select.select([] if write else [fd], [fd] if write else [], [], seconds)
+        return bool(found[0] or found[1])

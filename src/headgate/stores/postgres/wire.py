@@ -1,0 +1,202 @@
+"""A batch as one call of settle.sql, and its reply as answers.
+
+Equal requests for the same buckets become one entry with a count: of equal requests at one moment the first so many
+pass, and the others do not. A request for slots is an entry of its own, with its lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.bucket import Bucket
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request, State, decide
+from ...core.limit import Limit
+from ...core.slots import NEVER_MS, Slots
+from . import literal
+
+_MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
+_DESCRIBED = 9  # numbers that describe a bucket
+_OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
+
+
+class _Entry:
+    """Equal requests. `members` are their places in the batch."""
+
+    __slots__ = ("members", "request")
+
+    def __init__(self, request: Request, member: int) -> None:
+        self.request = request
+        self.members = [member]
+
+
+class Batch:
+    """`arguments` is all but the time, how long usage is kept, and for how long to wait. `plain`: it is all takes from
+    one bucket, for take.sql.
+
+    `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much. `looks`: it changes
+    nothing.
+    """
+
+    __slots__ = ("_entries", "_size", "arguments", "looks", "plain", "repeatable")
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._entries = _merged(requests)
+        self._size = len(requests)
+        self.plain = len(self._entries) == 1 and _is_plain(requests[0])
+        self.looks = not self.plain and all(entry.request.mode is PEEK for entry in self._entries)
+        self.repeatable = self.plain or all(_is_repeatable(entry.request) for entry in self._entries)
+        self.arguments = _plain_arguments(self._entries[0]) if self.plain else _arguments(self._entries)
+
+    def answers(self, reply: Sequence[int]) -> list[Answer]:
+        answers: list[Answer] = [None] * self._size  # type: ignore[list-item]  # all of them are set below
+        at = 0
+        for entry in self._entries:
+            request, members = entry.request, entry.members
+            passed, at = reply[at], at + 1
+            parts = request.parts
+            if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
+                lefts, at = reply[at : at + len(parts)], at + len(parts)
+                _answer_passed(answers, members, parts, lefts)
+                continue
+            states: list[State] = []
+            for part in parts:
+                read = _bucket if part.limit.refill_milli else _slots
+                states.append(read(part.limit, request.lease_id, *reply[at : at + _DESCRIBED]))
+                at += _DESCRIBED
+            for member in members:
+                answers[member] = decide(request, states, 0)
+        return answers
+
+
+def _is_plain(request: Request) -> bool:
+    mode, _, parts, max_wait_ms, _, _, _ = request
+    return mode is TAKE and len(parts) == 1 and not max_wait_ms and bool(parts[0].limit.refill_milli)
+
+
+def _is_repeatable(request: Request) -> bool:
+    # Slots that were taken twice would be renewed twice, and given back once.
+    return request.mode in (PEEK, LOWER, RENEW) or (request.mode is TAKE and not _has_slots(request.parts))
+
+
+def _merged(requests: Sequence[Request]) -> list[_Entry]:
+    entries: list[_Entry] = []
+    latest: dict[str, _Entry] = {}  # by key
+    for member, request in enumerate(requests):
+        entry = latest.get(request.keys[0]) if request.keys else None
+        if entry is not None and _may_join(request, entry, latest):
+            entry.members.append(member)
+            continue
+        entry = _Entry(request, member)
+        entries.append(entry)
+        for key in request.keys:
+            latest[key] = entry
+    return entries
+
+
+def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
+    """If nothing that came in between is about any of its keys, it may as well have come before."""
+    keys = request.keys
+    return (
+        keys == entry.request.keys
+        and _are_equal(request, entry.request)
+        and (len(keys) == 1 or all(latest[key] is entry for key in keys))
+    )
+
+
+def _are_equal(request: Request, other: Request) -> bool:
+    """Of one kind, and such that it does not matter which is which."""
+    mode, _, parts, max_wait_ms, _, _, lease_id = request
+    return (
+        mode is other.mode
+        and (mode is TAKE or mode is PEEK)
+        and max_wait_ms == other.max_wait_ms
+        and (parts is other.parts or parts == other.parts)
+        and not (lease_id or _has_slots(parts))
+    )
+
+
+def _has_slots(parts: Parts) -> bool:
+    return any(not part.limit.refill_milli for part in parts)
+
+
+def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
+    request = entry.request
+    ((level, limit, amount_milli, revision),) = request.parts
+    shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
+    numbers = (len(entry.members), *shape, amount_milli, revision)
+    return (request.keys[level].encode(), limit.name.encode(), *(b"%d" % number for number in numbers))
+
+
+def _arguments(entries: Sequence[_Entry]) -> tuple[bytes, ...]:
+    places = sorted({place for entry in entries for place in _places(entry.request)})
+    numbers = {place: number for number, place in enumerate(places, 1)}  # PostgreSQL counts from one
+    asked: list[int] = []
+    leases: list[str] = []
+    for entry in entries:
+        mode, keys, parts, max_wait_ms, block_ms, keep_milli, lease_id = entry.request
+        lease = 0
+        if _has_slots(parts):
+            leases.append(lease_id)
+            lease = len(leases)
+        asked += (_MODES[mode], len(entry.members), max_wait_ms, block_ms, keep_milli, lease, len(parts))
+        for level, limit, amount_milli, revision in parts:
+            shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
+            asked += (numbers[keys[level], limit.name], *shape, amount_milli, revision)
+    keys_and_names = literal.texts(key for key, _ in places), literal.texts(name for _, name in places)
+    return (*keys_and_names, literal.numbers(asked), literal.texts(leases))
+
+
+def _places(request: Request) -> list[tuple[str, str]]:
+    return [(request.keys[part.level], part.limit.name) for part in request.parts]
+
+
+def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: Sequence[int]) -> None:
+    """From what the last one left, back to what the first one left."""
+    for member in reversed(members):
+        answers[member] = Answer(True, 0, [(left, 0) for left in lefts])
+        lefts = [left + part.amount_milli for left, part in zip(lefts, parts)]
+
+
+def _bucket(
+    limit: Limit,
+    lease_id: str,
+    capacity_milli: int,
+    refill_milli: int,
+    period_ms: int,
+    tokens_milli: int,
+    settled_at_ms: int,
+    remainder: int,
+    blocked_until_ms: int,
+    revision: int,
+    _: int,
+) -> Bucket:
+    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
+    return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
+
+
+def _slots(
+    limit: Limit,
+    lease_id: str,
+    capacity_milli: int,
+    refill_milli: int,
+    period_ms: int,
+    held_milli: int,
+    settled_at_ms: int,
+    fits_at_ms: int,
+    blocked_until_ms: int,
+    revision: int,
+    own_milli: int,
+) -> Slots:
+    """Slots that answer like those of the server: all others as one, and everybody until the request fits."""
+    ends_ms = fits_at_ms or NEVER_MS
+    holders = {lease_id: (own_milli, ends_ms)} if own_milli else {}
+    if held_milli > own_milli:
+        holders[_OTHERS] = held_milli - own_milli, ends_ms
+    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
+    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
+
+
+def _limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
+    if (limit.capacity_milli, limit.refill_milli, limit.period_ms) == (capacity_milli, refill_milli, period_ms):
+        return limit
+    return Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)

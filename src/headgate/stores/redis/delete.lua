@@ -1,0 +1,27 @@
+-- Deletes the buckets and slots of a row. What was used stays, and with it the row, of nothing.
+--
+-- KEYS     the row
+-- ARGV     how long usage is kept
+
+-- include row.lua
+
+local floor, key, kept = math.floor, KEYS[1], tonumber(ARGV[1])
+
+-- include put_away.lua
+-- include unpacked.lua
+
+local packed = redis.call('GET', key)
+local row = unpacked(packed, key)
+for i = 2, #row, WIDTH do
+  if row[i + REFILL] == 0 then
+    local holders = key .. '#' .. row[i]
+    redis.call('UNLINK', holders, holders .. '#amounts')
+  elseif row[i + USED] ~= 0 then
+    put_away(key, row[i], row[i + SETTLED], row[i + USED])
+  end
+end
+if packed and kept > 0 then
+  redis.call('PSETEX', key, kept, cmsgpack.pack(FORMAT))
+else
+  redis.call('UNLINK', key)
+end

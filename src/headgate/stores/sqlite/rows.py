@@ -1,0 +1,111 @@
+"""The table of buckets: one row per limit of an entity on a resource, of either kind."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from ...core.bucket import Bucket
+from ...core.decide import Part, State
+from ...core.limit import Limit
+from ...core.slots import Slots
+from ...core.units import MAX_DEBT_MILLI
+from . import slots
+from .keys import Place
+
+Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int, int, int]
+
+_COLUMNS = (
+    "capacity_milli, refill_milli, period_ms, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision,"
+    " used_milli"
+)
+_READ_PLACE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ? AND limit_name = ?"
+_READ_ONE = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key = ?"
+_READ_MANY = f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN (SELECT value FROM json_each(?))"
+READ_PAGE = (
+    f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key IN"
+    " (SELECT DISTINCT key FROM buckets WHERE key > ? AND key < ? ORDER BY key LIMIT ?) ORDER BY key, limit_name"
+)
+READ_AFTER = (
+    f"SELECT key, limit_name, {_COLUMNS} FROM buckets WHERE key > ? AND key < ? ORDER BY key, limit_name LIMIT ?"
+)
+INSERT = f"INSERT INTO buckets ({_COLUMNS}, key, limit_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+UPDATE = f"UPDATE buckets SET ({_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE key = ? AND limit_name = ?"
+
+
+def load(connection: sqlite3.Connection, wanted: dict[Place, Part]) -> dict[Place, State]:
+    keys = {key for key, _ in wanted}
+    rows = (
+        connection.execute(_READ_ONE, tuple(keys))
+        if len(keys) == 1
+        else connection.execute(_READ_MANY, (json.dumps(list(keys)),))
+    )
+    return {
+        (key, name): slots_of(row, slots.read(connection, (key, name))) if not refill else bucket_of(row, part.limit)
+        for row in rows.fetchall()
+        for key, name, _, refill, *_ in (row,)
+        if (part := wanted.get((key, name)))
+    }
+
+
+def load_place(connection: sqlite3.Connection, place: Place, limit: Limit) -> dict[Place, State]:
+    """The same for one that is wanted as a bucket."""
+    row = connection.execute(_READ_PLACE, place).fetchone()
+    if row is None:
+        return {}
+    return {place: bucket_of(row, limit) if row[3] else slots_of(row, {})}
+
+
+def bucket_of(row: Row, limit: Limit | None = None) -> Bucket:
+    """The bucket of a row; with `limit` itself as its limit if that is the one it was stored under."""
+    _, name, capacity_milli, refill_milli, period_ms, *state = row
+    if (
+        limit is None
+        or limit.capacity_milli != capacity_milli
+        or limit.refill_milli != refill_milli
+        or limit.period_ms != period_ms
+    ):
+        limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
+    return Bucket(limit, *state)
+
+
+def slots_of(row: Row, holders: slots.Holders) -> Slots:
+    _, name, capacity_milli, _, ttl_ms, _, settled_at_ms, _, blocked_until_ms, revision, _ = row
+    limit = Limit.from_stored(name, capacity_milli, 0, ttl_ms)
+    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
+
+
+def values_of(state: State, counts: bool) -> tuple[int, ...]:
+    limit = state.limit
+    tokens_milli, remainder, used_milli = (
+        (state.tokens_milli, state.remainder, state.used_milli if counts else 0)
+        if isinstance(state, Bucket)
+        else (state.full_at_ms(), 0, 0)
+    )
+    if not -MAX_DEBT_MILLI <= used_milli <= MAX_DEBT_MILLI:
+        used_milli = MAX_DEBT_MILLI if used_milli > 0 else -MAX_DEBT_MILLI
+    return (
+        limit.capacity_milli,
+        limit.refill_milli,
+        limit.period_ms,
+        tokens_milli,
+        state.settled_at_ms,
+        remainder,
+        state.blocked_until_ms,
+        state.revision,
+        used_milli,
+    )
+
+
+def full_at_ms(row: Row) -> int:
+    _, _, _, refill_milli, _, last_ms, _, _, blocked_until_ms, _, _ = row
+    return bucket_of(row).full_at_ms() if refill_milli else max(last_ms, blocked_until_ms)
+
+
+def settled(rows: Iterable[Row], held: dict[Place, slots.Holders], now_ms: int) -> Iterator[State]:
+    for row in rows:
+        state = bucket_of(row) if row[3] else slots_of(row, held.get(row[:2], {}))
+        state.settle(now_ms)
+        yield state

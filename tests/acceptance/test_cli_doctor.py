@@ -1,0 +1,158 @@
+"""`headgate doctor`: what it finds, on stores that are well and on stores that are not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("click")
+
+from cli_helpers import Cli, Inside
+
+from headgate.testing.servers.dynamodb import Engine
+from headgate.testing.servers.redis import RedisServer
+
+
+def _verdicts(found: dict[str, Any]) -> dict[str, str]:
+    """The worst of each check."""
+    order = ("ok", "warn", "fail")
+    worst: dict[str, str] = {}
+    for finding in found["findings"]:
+        check, verdict = finding["check"], finding["verdict"]
+        worst[check] = max(worst.get(check, "ok"), verdict, key=order.index)
+        assert verdict == "ok" or finding["advice"]
+    return worst
+
+
+def _advice(found: dict[str, Any], check: str) -> str:
+    return " ".join(finding["found"] + finding["advice"] for finding in found["findings"] if finding["check"] == check)
+
+
+def test_all_is_well(inside: Cli) -> None:
+    inside("system", "set", "rpm=5/hour")
+    before = inside.json("namespace", "get", "default")
+    found = inside.json("doctor")
+    assert found["ok"]
+    verdicts = _verdicts(found)
+    expected = {
+        "headgate",
+        "store",
+        "file",
+        "journal",
+        "disk",
+        "clock",
+        "permissions",
+        "latency",
+        "namespace",
+        "limits",
+    }
+    assert expected <= set(verdicts)
+    assert set(verdicts.values()) == {"ok"}
+    assert inside("doctor").stdout.endswith("\nall is well\n")
+    assert inside.json("namespace", "get", "default") == before
+    assert [one["name"] for one in inside.json("namespace", "list")] == ["default"]
+    assert [one["namespace"] for one in inside.json("audit", "--namespaces")["events"]] == ["default"]
+    assert inside.json("namespace", "orphans") == []
+
+
+def test_read_only_leaves_no_trace(inside: Cli) -> None:
+    found = inside.json("doctor", "--read-only")
+    assert found["ok"]
+    assert "permissions" not in _verdicts(found)
+    assert "not registered" in _advice(found, "namespace")
+    assert inside.json("namespace", "list") == []
+
+
+def test_limits_that_cannot_work(inside: Cli) -> None:
+    inside("namespace", "register", "default")
+    assert "headgate system set" in _advice(inside.json("doctor"), "limits")
+    inside("limits", "set", "acme", "usd=0.5/day", "--resource", "llm")
+    inside("resource", "set", "llm", "rpm=5/hour")
+    found = inside.json("doctor")
+    assert found["ok"], "a warning is no failure"
+    assert _verdicts(found)["limits"] == "warn"
+    assert "usd of acme on llm is 0.5/day: not even 1 ever passes" in _advice(found, "limits")
+    assert "1 warning\n" in inside("doctor").stdout
+
+
+def test_a_namespace_that_was_deleted(inside: Cli) -> None:
+    inside("namespace", "register", "blue")
+    inside("namespace", "delete", "blue", "--yes")
+    found = inside.json("doctor", "--namespace", "blue", code=1)
+    assert not found["ok"]
+    assert "headgate namespace recover blue" in _advice(found, "namespace")
+    shown = inside("doctor", "--namespace", "blue", code=1).stdout
+    assert "→ bring it back: headgate namespace recover blue" in shown
+    assert shown.endswith("1 failed\n")
+
+
+def test_a_store_that_is_not_there(inside: Cli) -> None:
+    found = inside.json("doctor", "--url", "redis://user:hunter2@127.0.0.1:1/0", code=1)
+    assert _verdicts(found)["store"] == "fail"
+    assert "clock" not in _verdicts(found)
+    assert "hunter2" not in str(found)
+
+
+def test_a_file_that_everybody_may_write(inside: Cli) -> None:
+    inside("namespace", "register", "default")
+    (inside.folder / "store.db").chmod(0o666)
+    assert "chmod o-w" in _advice(inside.json("doctor"), "file")
+
+
+def test_a_redis_that_forgets_and_a_user_who_may_not(own_redis_server: RedisServer, tmp_path: Path) -> None:
+    redis = pytest.importorskip("redis")
+    cli = Inside(tmp_path, own_redis_server.url)
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        client.config_set("appendonly", "yes")
+        verdicts = _verdicts(cli.json("doctor"))
+        assert (verdicts["memory"], verdicts["persistence"], verdicts["clock"]) == ("ok", "ok", "ok")
+        client.config_set("maxmemory", "1gb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("appendonly", "no")
+        found = cli.json("doctor")
+        assert found["ok"]
+        assert "maxmemory-policy noeviction" in _advice(found, "memory")
+        assert "appendonly yes" in _advice(found, "persistence")
+        client.acl_setuser("guest", enabled=True, passwords=["+guest"], keys=["*"], categories=["+@all", "-@scripting"])
+        client.acl_setuser(
+            "blind", enabled=True, passwords=["+blind"], keys=["*"], categories=["+@all"], commands=["-info"]
+        )
+        assert client.dbsize() == 0, "it left nothing"
+    place = own_redis_server.url.removeprefix("redis://")
+    guest = cli.json("doctor", "--url", f"redis://guest:guest@{place}", code=1)
+    assert "it cannot decide" in _advice(guest, "permissions")
+    assert "NOPERM" in _advice(guest, "permissions")
+    blind = cli.json("doctor", "--url", f"redis://blind:blind@{place}")
+    assert "INFO" in _advice(blind, "server")
+
+
+def test_clocks_that_do_not_agree(stepped_redis_server: RedisServer, tmp_path: Path) -> None:
+    cli = Inside(tmp_path, stepped_redis_server.url)
+    assert _verdicts(cli.json("doctor"))["clock"] == "ok"
+    stepped_redis_server.step_clock(-3600)
+    found = cli.json("doctor")
+    assert _verdicts(found)["clock"] == "warn"
+    assert "3600." in _advice(found, "clock")
+
+
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_table_of_dynamodb(ministack: Engine, tmp_path: Path) -> None:
+    pytest.importorskip("boto3")
+    cli = Inside(tmp_path, ministack.url("doctor"))
+    assert "headgate aws deploy" in _advice(cli.json("doctor", code=1), "store")
+    with cli.limiter(store_timeout=10) as limiter:
+        limiter.setup()
+    verdicts = _verdicts(cli.json("doctor"))
+    assert {"table", "indexes", "expiry", "stream", "clock", "permissions", "latency"} <= set(verdicts)
+    assert set(verdicts.values()) == {"ok"}
+    assert cli.json("namespace", "list") == cli.json("namespace", "orphans") == []
+    with closing(ministack.client()) as client:
+        client.update_table(TableName="doctor", StreamSpecification={"StreamEnabled": False})
+        client.update_time_to_live(
+            TableName="doctor", TimeToLiveSpecification={"Enabled": False, "AttributeName": "ttl"}
+        )
+    verdicts = _verdicts(cli.json("doctor", "--read-only"))
+    assert (verdicts["table"], verdicts["expiry"], verdicts["stream"]) == ("ok", "warn", "warn")
