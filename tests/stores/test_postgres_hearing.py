@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
+import pytest
 from postgres_helpers import emptied
 
 from headgate import Limit
 from headgate.core.decide import TAKE, Part, Request, refund
+from headgate.limiter.line import UNHEARD
 from headgate.stores import Store, open_async_store, open_store
 from headgate.stores.postgres.ears import hashed
+from headgate.testing.driver import DRIVERS
 from headgate.testing.servers.postgres import PgBouncer, PostgresServer
 from headgate.testing.servers.process import PATIENCE_SECONDS, eventually
 
@@ -114,3 +118,39 @@ def test_behind_pgbouncer_only_a_direct_connection_hears(postgres_server: Postgr
 
 def test_places_are_hashed() -> None:
     assert KEY not in hashed(PLACE)
+
+
+class Calls:
+    """To the store."""
+
+    count = 0
+
+    def decided(self, entity_id: str, resource: str, outcome: str, seconds: float) -> None:
+        pass
+
+    def settled(self, requests: int, seconds: float, ok: bool) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_whoever_waits_asks_when_there_is_news(postgres_server: PostgresServer, kind: str) -> None:
+    """And not every quarter of a second."""
+    url = emptied(postgres_server)
+    holder, waiter = DRIVERS["sync"](url, store_timeout=10.0), DRIVERS[kind](url, store_timeout=10.0)
+    wish: Any = ("e", "r", {"x": 1}, [SLOTS])
+    lease = holder.try_acquire(*wish).lease
+    waiter.available("e", "r", [SLOTS])
+    calls, decisions = Calls(), []
+    waiter.watch(calls)
+    began = time.monotonic()
+    thread = threading.Thread(target=lambda: decisions.append(waiter.try_acquire(*wish, max_wait=PATIENCE_SECONDS)))
+    thread.start()
+    eventually(lambda: listeners(postgres_server) == 1, "it listens")
+    time.sleep(1)  # in which one who does not hear would ask four times at least
+    lease.commit()
+    thread.join(PATIENCE_SECONDS)
+    assert decisions[0]
+    assert calls.count <= 3 + (time.monotonic() - began) / UNHEARD
+    decisions[0].lease.commit()
+    for driver in (holder, waiter):
+        driver.shut()
