@@ -137,9 +137,15 @@ def test_a_purge_stops_if_somebody_recovers_it(spied: Spied) -> None:
         with SyncRateLimiter(spied.url) as limiter:
             limiter.set_system_defaults([RPM])
         admin.delete_namespace("default")
-        spied.before["purge"] = lambda: admin.recover_namespace("default") and None
+        steps = []
+
+        def step() -> None:
+            steps.append(admin.recover_namespace("default"))
+
+        spied.before["purge"] = step
         with pytest.raises(VersionConflict):
             purger.purge_namespace("default", confirm="default")
+        assert len(steps) == 1
         assert admin.get_namespace("default").status == "active"
 
 

@@ -38,7 +38,9 @@ def consumed(limiter: Any, entity_id: str | None = "e", **asked: Any) -> dict[st
 class UsageConformance(Conformance):
     usage_steps: ClassVar[int] = 150
 
-    def test_windows(self, limiter: Any, clock: ManualClock) -> None:
+    @pytest.mark.parametrize("config_cache_ttl", [60, 10**6], ids=["read again", "from the cache"])
+    def test_windows(self, open_limiter: Callable[..., Any], clock: ManualClock, config_cache_ttl: float) -> None:
+        limiter = open_limiter(config_cache_ttl=config_cache_ttl)
         # From 22:13 on, half an hour apart: 22, 22, 23, 23, 0, 0, ...
         for amount in range(1, 7):
             assert limiter.try_acquire("e", "api", {"rpm": amount}, LIMITS)
