@@ -34,7 +34,7 @@ class TestSqlite(StoreConformance):
 
 class TestRedis(StoreConformance):
     settings = BUSY
-    scenarios_every = 2  # memory and SQLite play them all, and the script is held to core by a property
+    scenarios_every = 4  # memory and SQLite play them all, and the script is held to core by a property
 
     @pytest.fixture
     def url(self, redis_server: RedisServer) -> str:
