@@ -35,6 +35,7 @@ from headgate.http import DocumentError
 from headgate.plan import WriteRecords, run
 from headgate.stores import open_store
 from headgate.stores.contract import MAX_CHANGES
+from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
 
 RPM = {"rpm": Limit.per_minute("rpm", 10)}
@@ -51,13 +52,18 @@ SMALL = Declaration(
 )
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         with server.client() as client:
             client.flushdb()
         return server.url
+    if request.param == "postgres":
+        database: PostgresServer = request.getfixturevalue("postgres_server")
+        for table in ("buckets", "slots", "usage", "records"):
+            database.execute(f"DELETE FROM headgate.{table}")
+        return database.url
     return f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite:///{tmp_path}/limits.db"
 
 
