@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta, timezone
 from xml.etree import ElementTree
@@ -97,7 +98,8 @@ def test_the_others_are_one(rows: list[list[float]], count: int) -> None:
     found = largest(series, count)
     assert len(found) == min(count, len(series))
     for column in range(3):
-        assert sum(one.values[column] for one in found) == pytest.approx(sum(row[column] for row in rows), abs=1e-3)
+        whole = math.fsum(row[column] for row in rows)
+        assert math.fsum(one.values[column] for one in found) == pytest.approx(whole, rel=1e-9, abs=1e-3)
 
 
 @pytest.mark.parametrize("window", ["second", "minute", "hour", "day", "month"])

@@ -34,6 +34,8 @@ class TestSqlite(StoreConformance):
 
 class TestRedis(StoreConformance):
     settings = BUSY
+    looks_every = 5
+    histories = 20
     scenarios_every = 4  # memory and SQLite play them all, and the script is held to core by a property
 
     @pytest.fixture
@@ -48,7 +50,7 @@ class Cluster:
 
     settings = BUSY
     scenarios_every = 4
-    histories = 20
+    histories = 10
     looks_every = 5
 
     @pytest.fixture
@@ -77,8 +79,8 @@ class DynamoDB:
     """A table for each test."""
 
     settings = BUSY
-    histories = 8
-    scenarios_every = 3
+    histories = 5
+    scenarios_every = 5
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
 
@@ -98,7 +100,7 @@ class TestDynamoDB(DynamoDB, StoreConformance):
 class TestDynamoDBBlocking(DynamoDB, VectorConformance, LeaseConformance, ConcurrencyConformance):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
-    scenarios_every = 5
+    scenarios_every = 8
 
     @pytest.fixture(params=["sync"])
     def kind(self, request: pytest.FixtureRequest) -> str:

@@ -23,7 +23,8 @@ class Postgres:
 
     settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # what a server on a busy machine may take
     scenarios_every = 6
-    histories = 15
+    histories = 10
+    looks_every = 5
 
     @pytest.fixture
     def url(self, postgres_server: PostgresServer) -> str:
