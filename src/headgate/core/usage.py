@@ -19,6 +19,7 @@ from .bucket import Bucket
 from .errors import ValidationError
 
 Window: TypeAlias = Literal["hour", "day", "month"]
+WINDOWS: tuple[Window, ...] = get_args(Window)
 Hours: TypeAlias = "Mapping[int, int]"  # millitokens by the hour, counted from 1970
 
 HOUR_MS = 3_600_000
@@ -85,9 +86,9 @@ class UsageSummary:
 
 
 def check_window(value: Any) -> Window:
-    for window in get_args(Window):
+    for window in WINDOWS:
         if value == window:
-            return window  # type: ignore[no-any-return]
+            return window
     raise ValidationError(f"window must be 'hour', 'day' or 'month', not {value!r}")
 
 

@@ -7,7 +7,7 @@ as it does after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..core.errors import VersionConflict
 from ..core.names import StoredId, bucket_key
 from ..core.records import Change, Check, Delete, Put
 from ..limiter import keys
-from ..limiter.audit import told
+from ..limiter.audit import Action, told
 from ..limiter.base import BaseLimiter
 from ..limiter.edits import Edit, write_limits_plan
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan
@@ -24,6 +24,17 @@ from .difference import Diff, Difference
 from .stored import applied_key, key_at, level_at
 
 _OWN = 2  # in each write: the revision, and the record of who applies
+_ACTIONS: Mapping[tuple[str, str], Action] = {
+    ("entity", "created"): "entity.created",
+    ("entity", "changed"): "entity.updated",
+    ("entity", "removed"): "entity.deleted",
+    ("plans", "created"): "plans.set",
+    ("plans", "changed"): "plans.set",
+    ("plans", "removed"): "plans.deleted",
+    ("rules", "created"): "rules.set",
+    ("rules", "changed"): "rules.set",
+    ("rules", "removed"): "rules.deleted",
+}
 _EDIT = 4  # limits, their index, and an event in two places
 
 
@@ -160,13 +171,8 @@ def _checks_above(limiter: BaseLimiter, diff: Diff, entity_id: StoredId, version
 
 def _event(limiter: BaseLimiter, difference: Difference, actor: str | None) -> Sequence[Put]:
     place, before, after = difference.place, difference.before, difference.after
-    if place.kind == "entity":
-        action = {"created": "entity.created", "changed": "entity.updated", "removed": "entity.deleted"}[
-            difference.kind
-        ]
-    else:
-        action = f"{place.kind}.{'deleted' if after is None else 'set'}"
-    return told(limiter, action, entity_id=place.entity_id or None, before=before, after=after, actor=actor)  # type: ignore[arg-type]
+    action = _ACTIONS[place.kind, difference.kind]
+    return told(limiter, action, entity_id=place.entity_id or None, before=before, after=after, actor=actor)
 
 
 def _check_childless_plan(limiter: BaseLimiter, batch: _Batch) -> Plan[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.names import REGISTRY
 from ...plan import Plan
 from .asking import START, Asking
 from .exchange import MoreTime
@@ -16,7 +17,7 @@ class StoredPlans(Asking):
         while cursor is not None:
             found, cursor = yield from self._page_plan("headgate:*", cursor)
             names |= {name for name in map(namespace_of, found) if name is not None}
-        return sorted(names - {"_"})
+        return sorted(names - {REGISTRY})
 
     def count_stored_plan(self, namespace: str) -> Plan[int]:
         rows = 0

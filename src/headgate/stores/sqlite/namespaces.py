@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+from ...core.names import REGISTRY
 from . import usage
 from .keys import bounds_of
 
@@ -14,7 +15,7 @@ _TABLES = ("buckets", "slots", "usage", "records")
 
 def stored(connection: sqlite3.Connection) -> list[str]:
     found = {namespace for table in _TABLES for namespace in _stored_in(connection, table)}
-    return sorted(found - {"_"})
+    return sorted(found - {REGISTRY})
 
 
 def _stored_in(connection: sqlite3.Connection, table: str) -> Iterator[str]:
