@@ -151,6 +151,7 @@ def test_the_same_for_coroutines(postgres_server: PostgresServer) -> None:
         waiting[1].cancel()
         await asyncio.gather(*waiting[2:])
         await asyncio.gather(*waiting, return_exceptions=True)
+        assert [task.cancelled() for task in waiting] == [True, True, False, False]
         store._pool.give(lines[1])
         await store.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -19,7 +19,7 @@ from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
 from .async_methods import CoroutineMethods
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
 from .chain import ONE_OF_EACH, Chain
-from .clock import GLANCE_SECONDS, SystemClock, asleep_on
+from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
 from .coalesce import MAX_BATCH, TaskCoalescer, settle_each
 from .decision import Decision, JointDecision
 from .decorator import Cost, Key, Limited, LimitSpec, check_kind
@@ -132,8 +132,7 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
 
     async def _nap(self, nap: Nap) -> None:
         seconds = nap.seconds if isinstance(self._clock, SystemClock) else min(nap.seconds, GLANCE_SECONDS)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(nap.bell.wait(), seconds)
+        await rings(nap.bell, seconds)
         nap.bell.clear()
 
     def _make_lease(

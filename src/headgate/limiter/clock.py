@@ -32,3 +32,13 @@ def sleep_on(clock: Clock, seconds: float) -> None:
 
 async def asleep_on(clock: Clock, seconds: float) -> None:
     await getattr(clock, "asleep", asyncio.sleep)(seconds)
+
+
+async def rings(bell: asyncio.Event, seconds: float) -> None:
+    """Wait until it rings, at most so long. asyncio.wait_for would not do: before Python 3.12 it loses a cancellation
+    that comes together with the ring, and who was cancelled goes on."""
+    ringing = asyncio.ensure_future(bell.wait())
+    try:
+        await asyncio.wait([ringing], timeout=seconds)
+    finally:
+        ringing.cancel()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.decide import Answer
 from ..core.errors import HeadgateError, LimiterClosed, PartlyUnavailable, RateLimiterUnavailable
 from ..plan import Plan, SettleAll, SettleHere, arun, run
+from .clock import rings
 from .fork import anew_after_fork
 from .hold import Hold
 from .local import BEAT_SECONDS
@@ -192,10 +193,7 @@ class TaskKeeper:
             pause = await self._do()
             if pause is not None:
                 self._asleep_until = time.monotonic() + pause
-                try:
-                    await asyncio.wait_for(bell.wait(), pause)
-                except asyncio.TimeoutError:
-                    pass
+                await rings(bell, pause)
             elif not bell.is_set():
                 return
 

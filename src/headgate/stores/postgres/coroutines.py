@@ -191,11 +191,16 @@ async def resolved(conninfo: str, deadline: float) -> str:
     loop = asyncio.get_running_loop()
     found: dict[str, list[str]] = {}
     for host in host_names(conninfo):
-        lookup = loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        lookup = asyncio.ensure_future(loop.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         try:
-            answers = await asyncio.wait_for(lookup, max(0.0, deadline - time.monotonic()))
-        except (OSError, asyncio.TimeoutError) as error:
+            await asyncio.wait([lookup], timeout=max(0.0, deadline - time.monotonic()))
+            if not lookup.done():
+                raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {host!r} is not found in time")
+            answers = lookup.result()
+        except OSError as error:
             raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {host!r} is not found: {error}") from error
+        finally:
+            lookup.cancel()
         found[host] = list(dict.fromkeys(str(address[0]) for *_, address in answers))
     return with_addresses(conninfo, found) if found else conninfo
 
@@ -250,14 +255,15 @@ class _Pool:
             turn = self._loop.create_future()
             self._queue.append(turn)
             try:
-                await asyncio.wait_for(turn, max(0.0, deadline - time.monotonic()))
-            except BaseException as error:
-                if turn.done() and not turn.cancelled():
+                await asyncio.wait([turn], timeout=max(0.0, deadline - time.monotonic()))
+            except BaseException:
+                if turn.done():
                     self._call_next()  # it was our turn
-                if not isinstance(error, asyncio.TimeoutError):
-                    raise
-                what = f"all {self._settings.pool} connections to PostgreSQL are in use"
-                raise RateLimiterUnavailable(what) from None
+                turn.cancel()
+                raise
+            if not turn.done():
+                turn.cancel()
+                raise RateLimiterUnavailable(f"all {self._settings.pool} connections to PostgreSQL are in use")
 
     def _leave(self) -> None:
         self._used -= 1

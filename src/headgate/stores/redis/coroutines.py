@@ -144,9 +144,9 @@ class _Wire:
         self._resting.clear()
         closing = asyncio.gather(*(used.disconnect() for used in resting), return_exceptions=True)
         try:
-            await asyncio.wait_for(closing, self.timeout_seconds)
-        except asyncio.TimeoutError:
-            pass
+            await asyncio.wait([closing], timeout=self.timeout_seconds)
+        finally:
+            closing.cancel()
 
 
 async def _is_alive(resting: Any) -> bool:

@@ -117,6 +117,26 @@ class LineConformance(Conformance):
 
         drive(url, clock, scenario, **self.settings)
 
+    def test_cancelled_while_it_is_called(self, url: str) -> None:
+        async def scenario(limiter: RateLimiter) -> None:
+            for steps in range(12):
+                async with limiter.acquire(*WISH):
+                    task = asyncio.create_task(limiter.try_acquire(*WISH, max_wait=DEADLINE))
+                    await _until(lambda: in_line(limiter) == 1)
+                    await asyncio.sleep(0.005)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                if task.cancel():
+                    await asyncio.wait([task])
+                    assert task.cancelled(), steps
+                else:
+                    lease = task.result().lease
+                    assert lease is not None
+                    await lease.commit()
+                assert await limiter.available("e", "r", ONE) == {"parallel": 1}, steps
+
+        drive(url, None, scenario, **self.settings)
+
     def test_tokens_from_the_future_and_a_slot_of_today(self, open_limiter: Callable[..., Any]) -> None:
         waits: list[float] = []
         limiter = open_limiter(clock=NotingClock(waits))
