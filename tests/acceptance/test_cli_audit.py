@@ -46,7 +46,7 @@ def test_every_change_is_told_with_who_made_it_the_newest_first(inside: Cli) -> 
 
     shown = inside("audit").stdout
     assert shown.count("person-") == len(CHANGES)
-    for change in ("name: Acme → Other", "rpm: 100/minute", "seconds: 20", "on_unavailable: allow"):
+    for change in ("name: Acme -> Other", "rpm: 100/minute", "seconds: 20", "on_unavailable: allow"):
         assert f"\n    {change}\n" in shown
     assert "person-7   resource_defaults.set      everyone on llm\n" in shown
     assert "namespace.purged" in inside("audit", "--namespaces").stdout

@@ -85,7 +85,7 @@ def test_a_namespace_that_was_deleted(inside: Cli) -> None:
     assert not found["ok"]
     assert "headgate namespace recover blue" in _advice(found, "namespace")
     shown = inside("doctor", "--namespace", "blue", code=1).stdout
-    assert "→ bring it back: headgate namespace recover blue" in shown
+    assert "-> bring it back: headgate namespace recover blue" in shown
     assert shown.endswith("1 failed\n")
 
 

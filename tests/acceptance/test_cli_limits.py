@@ -44,8 +44,10 @@ def test_who_expects_another_version_changes_nothing(inside: Cli, group: str, pl
     for version in ("0", "7"):
         message = inside.error(group, "set", *place, "rpm=2/day", "--expected-version", version)
         assert "changed by someone else" in message
+        assert "changed by someone else" in inside.error(group, "delete", *place, "--expected-version", version)
     inside(group, "set", *place, "rpm=3/day", "--expected-version", "1")
     assert inside.json(group, "get", *place)["limits"][0]["limit"] == "3/day"
+    assert inside.json(group, "delete", *place, "--expected-version", "2")["deleted"] is True
 
 
 def test_system_limits_carry_the_policy_for_outages(inside: Cli) -> None:

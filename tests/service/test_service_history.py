@@ -32,6 +32,7 @@ def test_who_changed_what(api: Api, entity: str) -> None:
     api("PUT", path, {"limits": ["rpm=2/minute"], "expected_version": version})
     late = api("PUT", path, {"limits": ["rpm=3/minute"], "expected_version": version}, status=409)
     assert "read it again" in late["detail"]
+    assert "read it again" in api("DELETE", f"{path}?expected_version={version}", status=409)["detail"]
     api.post("/v1/reset", {"entity_id": entity, "resource": "r"}, status=204)
     first = api.get("/v1/audit", entity_id=entity, limit=2)
     rest = api.get("/v1/audit", entity_id=entity, cursor=first["cursor"])

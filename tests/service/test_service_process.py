@@ -78,6 +78,23 @@ class TestTheEnd:
             assert process.end() == 0
 
 
+def test_stored_rules_are_those_of_the_token_s_namespace(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'limits.db'}"
+    limits = {"default": "1/hour", "elsewhere": "3/hour"}
+    for namespace, limit in limits.items():
+        (tmp_path / "limits.yaml").write_text(f"rules: [{{id: all, limits: {limit}}}]")
+        command = ["apply", "-f", str(tmp_path / "limits.yaml"), "--url", url, "--namespace", namespace]
+        with redirect_stdout(io.StringIO()):
+            assert run(command) == 0
+    with ServeProcess("--url", url, "--tokens", "tokens.yaml", "--rules", "stored") as process:
+        process.write("tokens.yaml", tokens_file())
+        process.start()
+        for token, passing in (("admin", 1), ("other", 3)):
+            with process.client(TOKENS[token]) as client:
+                asked = {"method": "GET", "path": "/x", "user": "ann"}
+                assert sum(Api(client).post("/v1/check", asked)["allowed"] for _ in range(5)) == passing
+
+
 def test_told_twice_it_ends_at_once() -> None:
     with ServeProcess("--url", "memory://", "--shutdown-timeout", "600") as process:
         process.start()

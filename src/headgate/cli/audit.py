@@ -71,6 +71,8 @@ def _about(event: AuditEvent) -> str:
         return event.namespace
     if event.action.startswith("entity."):
         return event.entity_id or ""
+    if event.action.startswith(("rules.", "plans.")):
+        return ""
     return f"{event.entity_id or 'everyone'} on {event.resource or 'every resource'}"
 
 
@@ -83,7 +85,7 @@ def _changes(event: AuditEvent) -> Iterator[str]:
     for name in {**old, **new}:
         before, after = old.get(name, "none"), new.get(name, "none")
         if before != after:
-            yield f"{name}: {before} → {after}"
+            yield f"{name}: {before} -> {after}"
 
 
 def _flat(value: Mapping[str, Any] | None, of: str = "") -> Iterator[tuple[str, str]]:

@@ -53,12 +53,12 @@ class Level:
         else:
             limiter.set_system_defaults(limits, policy, expected_version=expected)
 
-    def delete(self, limiter: SyncRateLimiter) -> bool:
+    def delete(self, limiter: SyncRateLimiter, expected: int | None) -> bool:
         if self.entity_id is not None:
-            return limiter.delete_limits(self.entity_id, self.resource)
+            return limiter.delete_limits(self.entity_id, self.resource, expected_version=expected)
         if self.resource is not None:
-            return limiter.delete_resource_defaults(self.resource)
-        return limiter.delete_system_defaults()
+            return limiter.delete_resource_defaults(self.resource, expected_version=expected)
+        return limiter.delete_system_defaults(expected_version=expected)
 
     def as_dict(self) -> dict[str, Any]:
         return {"entity_id": self.entity_id, "resource": self.resource, "source": self.source}
@@ -97,9 +97,9 @@ def show(session: Session, level: Level) -> None:
             answer(f"when the store is away: {more['on_unavailable']}")
 
 
-def remove(session: Session, level: Level) -> None:
+def remove(session: Session, level: Level, expected: int | None) -> None:
     with session.limiter() as limiter:
-        deleted = level.delete(limiter)
+        deleted = level.delete(limiter, expected)
     if session.as_json:
         answer_json(level.as_dict() | {"deleted": deleted})
     else:

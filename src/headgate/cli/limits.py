@@ -87,10 +87,11 @@ def get(session: Session, entity_id: str, resource: str | None) -> None:
 )
 @click.argument("entity_id", metavar="ENTITY")
 @_resource_option
+@expected_option
 @change_options
-def delete(session: Session, entity_id: str, resource: str | None) -> None:
+def delete(session: Session, entity_id: str, resource: str | None, expected_version: int | None) -> None:
     """Delete the limits stored for ENTITY at one level. The next level that has any holds from then on."""
-    remove(session, Level(session.stored_id(entity_id), resource))
+    remove(session, Level(session.stored_id(entity_id), resource), expected_version)
 
 
 @limits.command(

@@ -49,10 +49,11 @@ def get(session: Session, resource: str) -> None:
 
 @resource.command("delete", cls=Command, examples=["headgate resource delete llm"])
 @click.argument("resource")
+@expected_option
 @change_options
-def delete(session: Session, resource: str) -> None:
+def delete(session: Session, resource: str, expected_version: int | None) -> None:
     """Delete the limits of everyone on RESOURCE. Those of the system hold from then on."""
-    remove(session, Level(resource=resource))
+    remove(session, Level(resource=resource), expected_version)
 
 
 @resource.command("list", cls=Command, examples=["headgate resource list"])

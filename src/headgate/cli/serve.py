@@ -42,7 +42,12 @@ def import_service() -> ModuleType:
         "headgate serve --tokens tokens.yaml --bind 0.0.0.0:8080 --grpc 0.0.0.0:8081 --rules rules.yaml",
     ],
 )
-@click.option("--rules", metavar="FILE", help="Rules for `POST /v1/check` and for Envoy, a .yaml or .toml file.")
+@click.option(
+    "--rules",
+    metavar="FILE",
+    help="Rules for `POST /v1/check` and for Envoy, a .yaml or .toml file; or `stored`, for those that "
+    "`headgate apply` has put into the namespace.",
+)
 @click.option(
     "--tokens", metavar="FILE", help="Who may do what, a .yaml or .toml file. `headgate token` makes entries."
 )

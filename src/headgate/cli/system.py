@@ -52,7 +52,8 @@ def get(session: Session) -> None:
 
 
 @system.command("delete", cls=Command, examples=["headgate system delete"])
+@expected_option
 @change_options
-def delete(session: Session) -> None:
+def delete(session: Session, expected_version: int | None) -> None:
     """Delete the limits of everyone everywhere. Where there are no others, an acquire is an error from then on."""
-    remove(session, Level())
+    remove(session, Level(), expected_version)

@@ -45,8 +45,10 @@ def level_at(limiter: BaseLimiter, place: Place) -> Level:
 def key_at(limiter: BaseLimiter, place: Place) -> str:
     if place.kind == "entity":
         return keys.entity_key(limiter.namespace, StoredId(place.entity_id))
-    if place.kind in ("plans", "rules"):
-        return f"{limiter.namespace}/{place.kind}"
+    if place.kind == "rules":
+        return keys.rules_key(limiter.namespace)
+    if place.kind == "plans":
+        return keys.plans_key(limiter.namespace)
     return level_at(limiter, place).key
 
 

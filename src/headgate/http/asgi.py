@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 from ..limiter import RateLimiter
 from .answer import Refusal
+from .book import RulesSpec
 from .call import BadPath, Call
-from .engine import AsyncGate, Engine, RulesSpec, bad_path
+from .engine import AsyncGate, Engine, bad_path
 
 Scope: TypeAlias = "MutableMapping[str, Any]"
 Message: TypeAlias = "MutableMapping[str, Any]"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
-from ..core.limit import Limit
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..plan import Plan, arun, run
 from .answer import DEFAULT_HEADERS, HeaderKind, Headers, Refusal, problem, too_many, unavailable
+from .book import STORED, Book, RulesSpec, StoredBook, read_book
 from .call import Call
-from .files import load_rules
 from .identity import Identity
 from .pattern import Pattern, PatternTree, split
 from .plans import Plans, Provider
@@ -23,7 +21,6 @@ from .steps import AsyncSteps, Await, Decide, DecideEach, ReadLimits, SyncSteps
 
 log = logging.getLogger("headgate")
 
-RulesSpec: TypeAlias = "Rules | Iterable[Rule] | str | Path"
 Exempt: TypeAlias = "Callable[[Call], Any]"
 OnRefused: TypeAlias = "Callable[[Call, Refusal], Refusal]"
 L = TypeVar("L", RateLimiter, SyncRateLimiter)
@@ -51,7 +48,8 @@ class _Charge(NamedTuple):
 class Engine(Generic[L]):
     """Rules, plans and identities over a limiter.
 
-    `rules`: a list, or the path of a file. `plans`: `Plans`, or if they are in the file, just who has which.
+    `rules`: a list, the path of a file, or `"stored"`: those that `headgate apply` has put into the store.
+    `plans`: `Plans`, or if they are in the file or in the store, just who has which.
     `exempt_paths`: patterns; they hold for paths exactly as sent.
     `exempt`: a function of the call; whom it says yes to is not limited. `headers`: which are sent.
     `on_refused`: a function of the call and the refusal, which gives the answer that is sent instead.
@@ -72,41 +70,53 @@ class Engine(Generic[L]):
         on_unavailable: OnUnavailable | None = None,
     ) -> None:
         self.limiter: L = limiter
-        self.rules, self._plans = _read(rules, plans)
+        self._stored = StoredBook(limiter, plans) if rules == STORED else None
+        self._book = self._stored.book if self._stored is not None else read_book(rules, plans)
         self._identity = identity or Identity()
         self._exempt_paths = _tree(exempt_paths)
         self._exempt = exempt
-        self._plain = exempt is None and self._plans is None and not self._identity.waits
+        self._plain = exempt is None and not self._identity.waits
         self._headers = Headers(headers)
         self._on_refused = on_refused
         self.on_unavailable = on_unavailable
-        self._amounts: dict[tuple[str, tuple[Limit, ...]], Mapping[str, Any]] = {}
         self._told: set[str] = set()
+
+    @property
+    def rules(self) -> Rules:
+        return self._book.rules
 
     def coroutine_functions(self) -> list[str]:
         """What was given that has to be awaited."""
         given = {"identity": self._identity.waits, "exempt": inspect.iscoroutinefunction(self._exempt)}
-        given["plans"] = self._plans is not None and self._plans.waits
+        given["plans"] = self._book.plans is not None and self._book.plans.waits
         given |= {f"cost of rule {rule.id!r}": inspect.iscoroutinefunction(rule.cost) for rule in self.rules}
         return [what for what, waits in given.items() if waits]
 
     def simple(self, call: Call) -> Ask | None:
         """The short cut past the plan, for the call that most calls are: under one rule, and nobody has to be asked."""
-        matches = self.rules.match(call.method, call.path)
-        if len(matches) != 1 or not self._plain:
+        book = self._book
+        if book.plans is not None or not self._plain or (self._stored is not None and self._stored.is_due):
+            return None
+        matches = book.rules.match(call.method, call.path)
+        if len(matches) != 1:
             return None
         rule = matches[0].rule
         if rule.limits is None or rule.shadow or callable(rule.cost) or self._is_exempt_path(call):
             return None
         call.params = matches[0].params
-        return Ask(
-            self._identity.of(rule.per, call), rule.id, self._consumed(rule, rule.limits, rule.cost), rule.limits
-        )
+        return Ask(self._identity.of(rule.per, call), rule.id, book.consumed(rule, rule.limits, rule.cost), rule.limits)
 
     def check_plan(self, call: Call, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
         """`matches`: the rules to obey, if not those that the path leads to."""
+        if self._stored is not None and self._stored.is_due:
+            try:
+                yield from self._stored.read_plan()
+            except (RateLimiterUnavailable, ValidationError) as error:
+                return self._without_rules(call, error)
+            self._book = self._stored.book
+        book = self._book
         if matches is None:
-            matches = self.rules.match(call.method, call.path)
+            matches = book.rules.match(call.method, call.path)
             if not matches or self._is_exempt_path(call):
                 return PASS
         yield from self._identity.know_plan(call)
@@ -115,7 +125,7 @@ class Engine(Generic[L]):
         charges: list[_Charge] = []
         shadows: list[_Charge] = []
         for match in matches:
-            charge = yield from self._charge_plan(call, match)
+            charge = yield from self._charge_plan(call, match, book)
             if charge is not None:
                 (shadows if match.rule.shadow else charges).append(charge)
         try:
@@ -131,6 +141,11 @@ class Engine(Generic[L]):
         self._tell_once(", ".join(rule_ids), error)
         return PASS
 
+    def _without_rules(self, call: Call, error: Exception) -> Verdict:
+        """There are stored ones, and they were never read."""
+        blocks = self.limiter._policy(None, self.on_unavailable) == "block"
+        return self.failed(call, error, STORED) if blocks or isinstance(error, ValidationError) else PASS
+
     def _is_exempt_path(self, call: Call) -> bool:
         exempt = self._exempt_paths
         return exempt is not None and call.sent_path == call.path and bool(exempt.find(split(call.path)))
@@ -141,37 +156,26 @@ class Engine(Generic[L]):
         answer = self._exempt(call)
         return bool((yield from Await(answer)) if inspect.isawaitable(answer) else answer)
 
-    def _charge_plan(self, call: Call, match: Match) -> Plan[_Charge | None]:
+    def _charge_plan(self, call: Call, match: Match, book: Book) -> Plan[_Charge | None]:
         rule = match.rule
         call.params = match.params
         entity_id = self._identity.of(rule.per, call)
         limits = rule.limits
-        if self._plans is not None:
+        if book.plans is not None:
             self._identity.caller(call)
-            limits = (yield from self._plans.limits_plan(call, rule.id)) or limits
+            limits = (yield from book.plans.limits_plan(call, rule.id)) or limits
         cost = rule.cost
         if callable(cost):
             cost = cost(call)
             if inspect.isawaitable(cost):
                 cost = yield from Await(cost)
         if limits is not None or isinstance(cost, Mapping):
-            consume = self._consumed(rule, limits or (), cost)
+            consume = book.consumed(rule, limits or (), cost)
         elif cost == 1:
             return _Charge(rule, Ask(entity_id, rule.id))
         else:
             consume = dict.fromkeys((yield from ReadLimits(entity_id, rule.id)), cost) if cost else {}
         return _Charge(rule, Ask(entity_id, rule.id, consume, limits)) if consume else None
-
-    def _consumed(self, rule: Rule, limits: tuple[Limit, ...], cost: Any) -> Mapping[str, Any]:
-        if isinstance(cost, Mapping):
-            names = {limit.name for limit in limits} or cost.keys()  # stored limits have to have them all
-            return {name: amount for name, amount in cost.items() if amount and name in names}
-        if callable(rule.cost):
-            return dict.fromkeys((limit.name for limit in limits), cost) if cost else {}
-        amounts = self._amounts.get((rule.id, limits))
-        if amounts is None:
-            amounts = self._amounts[rule.id, limits] = dict.fromkeys((limit.name for limit in limits), cost)
-        return amounts
 
     def _decide_plan(self, charges: Sequence[_Charge], shadows: Sequence[_Charge]) -> Plan[Decision[Any] | None]:
         if len(charges) == 1 and not shadows:
@@ -219,24 +223,6 @@ def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
 
 def bad_path(error: Exception) -> Refusal:
     return problem(400, "", "Bad Request", str(error), [])
-
-
-def _read(rules: RulesSpec, plans: Plans | Provider | None) -> tuple[Rules, Plans | None]:
-    """A file has plans too, and all that is missing is whose is whose."""
-    found: Mapping[str, Any] = {}
-    if isinstance(rules, (str, Path)):
-        file = load_rules(rules)
-        rules, found = file.rules, file.plans
-        if found and plans is None:
-            raise ValidationError(f"the file has plans ({', '.join(found)}): plans= has to say who has which")
-        if found and isinstance(plans, Plans):
-            raise ValidationError("there are plans in the file and in plans=: give only what says who has which")
-    rules = rules if isinstance(rules, Rules) else Rules(rules)
-    if plans is not None and not isinstance(plans, Plans):
-        plans = Plans(found, plans)
-    if plans is not None:
-        plans.check(rules)
-    return rules, plans
 
 
 class SyncGate:

@@ -14,8 +14,9 @@ from werkzeug.wsgi import ClosingIterator
 from ..core.errors import ValidationError
 from ..limiter import SyncRateLimiter
 from .answer import Refusal
+from .book import RulesSpec
 from .call import BadPath
-from .engine import Engine, RulesSpec, SyncGate, bad_path
+from .engine import Engine, SyncGate, bad_path
 from .fields import Cost, Per
 from .rules import Match
 from .views import ViewLimit, mark, matches, name_of, stacked

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import EntityNotFound, ValidationError
+from ..core.records import Record
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..limiter.chain import ONE_OF_EACH
 from ..plan import Call as Step
+from ..plan import GetRecords, Once, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,18 @@ class ReadLimits(Step[list[str]]):
     resource: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRecords(Step["list[Record | None]"]):
+    keys: Sequence[str]
+
+    def once(self) -> Once[list[Record | None]]:
+        """In one call to the store, for all who ask at the same time."""
+        return Once(("records", *self.keys), self._plan)
+
+    def _plan(self) -> Plan[list[Record | None]]:
+        return (yield from GetRecords(self.keys))
+
+
 class SyncSteps:
     def __init__(self, limiter: SyncRateLimiter) -> None:
         if not isinstance(limiter, SyncRateLimiter):
@@ -71,6 +85,8 @@ class SyncSteps:
                 return limiter.get_entity(step.entity_id).metadata
             except EntityNotFound:
                 return {}
+        if isinstance(step, ReadRecords):
+            return limiter._perform(step.once())
         assert isinstance(step, Await)
         if inspect.iscoroutine(step.awaitable):
             step.awaitable.close()
@@ -101,5 +117,7 @@ class AsyncSteps:
                 return (await limiter.get_entity(step.entity_id)).metadata
             except EntityNotFound:
                 return {}
+        if isinstance(step, ReadRecords):
+            return await limiter._perform(step.once())
         assert isinstance(step, Await)
         return await step.awaitable

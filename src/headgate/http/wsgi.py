@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 from ..limiter import SyncRateLimiter
 from .answer import Refusal
+from .book import RulesSpec
 from .call import BadPath, Call
-from .engine import Engine, RulesSpec, SyncGate, bad_path
+from .engine import Engine, SyncGate, bad_path
 
 Environ: TypeAlias = "dict[str, Any]"
 App: TypeAlias = "Callable[[Environ, Callable[..., Any]], Iterable[bytes]]"

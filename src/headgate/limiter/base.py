@@ -141,6 +141,7 @@ class BaseLimiter(ABC):
 
     @property
     def clock(self) -> Clock:
+        """The one it was given, or the machine's."""
         return self._clock
 
     @property
@@ -200,6 +201,7 @@ class BaseLimiter(ABC):
         self._cache.clear()
 
     def get_cache_stats(self) -> CacheStats:
+        """How often what was read about limits and entities was still known."""
         return self._cache.stats()
 
     def __repr__(self) -> str:

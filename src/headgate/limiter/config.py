@@ -178,10 +178,15 @@ def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None =
 
 
 def delete_limits_plan(
-    limiter: BaseLimiter, entity_id: str, resource: str | None = None, *, actor: str | None = None
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str | None = None,
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
 ) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    return (yield from _delete_plan(limiter, entity_level(limiter, entity_id, resource), actor))
+    return (yield from _delete_plan(limiter, entity_level(limiter, entity_id, resource), expected_version, actor))
 
 
 def list_entities_with_custom_limits_plan(
@@ -209,12 +214,16 @@ def set_resource_defaults_plan(
 
 
 def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[list[Limit]]:
+    """The limits stored for everyone on a resource; [] if there are none."""
     (record,) = yield from GetRecords([resource_level(limiter, resource).key])
     return _limits(record)
 
 
-def delete_resource_defaults_plan(limiter: BaseLimiter, resource: str, *, actor: str | None = None) -> Plan[bool]:
-    return (yield from _delete_plan(limiter, resource_level(limiter, resource), actor))
+def delete_resource_defaults_plan(
+    limiter: BaseLimiter, resource: str, *, expected_version: int | None = None, actor: str | None = None
+) -> Plan[bool]:
+    """Remove the limits of everyone on a resource. False if there were none."""
+    return (yield from _delete_plan(limiter, resource_level(limiter, resource), expected_version, actor))
 
 
 def list_resources_with_defaults_plan(
@@ -246,6 +255,7 @@ def set_system_defaults_plan(
 
 
 def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[list[Limit]]:
+    """The limits stored for everyone everywhere; [] if there are none."""
     (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
     return _limits(record)
 
@@ -256,8 +266,11 @@ def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable |
     return record.value.get("on_unavailable") if record else None
 
 
-def delete_system_defaults_plan(limiter: BaseLimiter, *, actor: str | None = None) -> Plan[bool]:
-    return (yield from _delete_plan(limiter, system_level(limiter), actor))
+def delete_system_defaults_plan(
+    limiter: BaseLimiter, *, expected_version: int | None = None, actor: str | None = None
+) -> Plan[bool]:
+    """Remove the limits of everyone everywhere, and the outage policy with them. False if there were none."""
+    return (yield from _delete_plan(limiter, system_level(limiter), expected_version, actor))
 
 
 # All levels
@@ -278,8 +291,8 @@ def get_limits_version_plan(
     return record.version if record else ABSENT
 
 
-def _delete_plan(limiter: BaseLimiter, level: Level, actor: str | None) -> Plan[bool]:
-    (record,) = yield from write_limits_plan(limiter, [Edit(level, None)], actor=actor)
+def _delete_plan(limiter: BaseLimiter, level: Level, expected_version: int | None, actor: str | None) -> Plan[bool]:
+    (record,) = yield from write_limits_plan(limiter, [Edit(level, None, expected_version)], actor=actor)
     return record is not None
 
 

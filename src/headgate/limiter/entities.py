@@ -62,6 +62,7 @@ def create_entity_plan(
 
 
 def get_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Entity]:
+    """An entity by its id, or EntityNotFound."""
     return _entity((yield from _read_plan(limiter, limiter._stored_id(entity_id))))
 
 

@@ -67,6 +67,15 @@ def last_id(key: str) -> StoredId:
     return StoredId(last_part(key))
 
 
+def rules_key(namespace: str) -> str:
+    """The rules of an API, and below the plans that go with them."""
+    return f"{namespace}/rules"
+
+
+def plans_key(namespace: str) -> str:
+    return f"{namespace}/plans"
+
+
 def leases_prefix(namespace: str) -> str:
     """Leases that are recorded."""
     return f"{namespace}/lease#"

@@ -68,6 +68,7 @@ def register_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | Non
 
 
 def get_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[Namespace]:
+    """A namespace by its name, a deleted one too, or NamespaceNotFound."""
     return _namespace((yield from _read_plan(name)))
 
 

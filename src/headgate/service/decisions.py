@@ -219,7 +219,7 @@ async def check(asked: Asked, body: CheckForm) -> Verdict:
     It answers with what the middleware would send: headers for the answer of the API or, if it is refused, all of it.
     """
     if asked.gate is None:
-        raise Refused(404, "the service has no rules: start it with --rules")
+        raise Refused(404, "the service has no rules: start it with --rules FILE, or --rules stored")
     verdict = await asked.gate.check(FormCall(body))
     if isinstance(verdict, Refusal):
         if verdict.refused is None:

@@ -24,6 +24,7 @@ from .schema import (
     StoredLimits,
     SystemForm,
     SystemLimits,
+    VersionQuery,
 )
 
 _SLOT_FIELDS = {"name", "slots", "ttl_seconds"}
@@ -56,8 +57,8 @@ def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
 # Stored ones
 
 
-def _version(body: LimitsForm) -> int | None:
-    return None if body.expected_version is None else int(body.expected_version)
+def _version(sent: LimitsForm | VersionQuery) -> int | None:
+    return None if sent.expected_version is None else int(sent.expected_version)
 
 
 @operation("GET", "/v1/limits/resolve", "read")
@@ -86,10 +87,11 @@ async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimits:
     return SystemLimits(limits=forms_of(limits), on_unavailable=body.on_unavailable)
 
 
-@operation("DELETE", "/v1/limits/system", "admin")
-async def delete_system_limits(asked: Asked) -> Deleted:
+@operation("DELETE", "/v1/limits/system", "admin", problems=(409,))
+async def delete_system_limits(asked: Asked, query: VersionQuery) -> Deleted:
     """Delete the limits of everyone everywhere."""
-    return Deleted(await asked.limiter.delete_system_defaults(actor=asked.actor))
+    version = _version(query)
+    return Deleted(await asked.limiter.delete_system_defaults(expected_version=version, actor=asked.actor))
 
 
 @operation("GET", "/v1/limits/resources", "read")
@@ -114,10 +116,13 @@ async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> 
     return StoredLimits(limits=forms_of(limits))
 
 
-@operation("DELETE", "/v1/limits/resources/{resource:path}", "admin")
-async def delete_resource_limits(asked: Asked, resource: str) -> Deleted:
+@operation("DELETE", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
+async def delete_resource_limits(asked: Asked, resource: str, query: VersionQuery) -> Deleted:
     """Delete the limits of everyone on a resource."""
-    return Deleted(await asked.limiter.delete_resource_defaults(resource, actor=asked.actor))
+    deleted = await asked.limiter.delete_resource_defaults(
+        resource, expected_version=_version(query), actor=asked.actor
+    )
+    return Deleted(deleted)
 
 
 @operation("GET", "/v1/limits/entities", "read")
@@ -143,10 +148,11 @@ async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> S
     return StoredLimits(limits=forms_of(limits))
 
 
-@operation("DELETE", "/v1/limits/entities/{entity_id}", "admin")
-async def delete_entity_limits(asked: Asked, entity_id: str) -> Deleted:
+@operation("DELETE", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
+async def delete_entity_limits(asked: Asked, entity_id: str, query: VersionQuery) -> Deleted:
     """Delete an entity's own limits for every resource."""
-    return Deleted(await asked.limiter.delete_limits(entity_id, actor=asked.actor))
+    version = _version(query)
+    return Deleted(await asked.limiter.delete_limits(entity_id, expected_version=version, actor=asked.actor))
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
@@ -164,7 +170,10 @@ async def set_entity_resource_limits(asked: Asked, entity_id: str, resource: str
     return StoredLimits(limits=forms_of(limits))
 
 
-@operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin")
-async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> Deleted:
+@operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
+async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str, query: VersionQuery) -> Deleted:
     """Delete an entity's own limits on a resource."""
-    return Deleted(await asked.limiter.delete_limits(entity_id, resource, actor=asked.actor))
+    deleted = await asked.limiter.delete_limits(
+        entity_id, resource, expected_version=_version(query), actor=asked.actor
+    )
+    return Deleted(deleted)

@@ -295,6 +295,12 @@ class LimitsForm(Input):
     expected_version: Annotated[float, Meta(ge=0, extra_json_schema={"type": "integer"})] | None = None
 
 
+class VersionQuery(Input):
+    """Only if the limits that are stored here are (still) that version."""
+
+    expected_version: Annotated[int, Meta(ge=0)] | None = None
+
+
 class SystemForm(LimitsForm):
     on_unavailable: Policy | None = None
 

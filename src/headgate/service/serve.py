@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 
 from ..core.errors import ValidationError
+from ..http.book import STORED
 from ..http.files import load_rules
 from .app import App
 from .bounds import MAX_REQUESTS
@@ -80,7 +81,9 @@ class _Files:
     """All that can be wrong before anything is opened."""
 
     def __init__(self, settings: Settings) -> None:
-        self.rules = NO_RULES if settings.rules is None else load_rules(settings.rules, [SECTION])
+        self.stored = settings.rules == STORED
+        given = None if self.stored else settings.rules
+        self.rules = NO_RULES if given is None else load_rules(given, [SECTION])
         self.descriptors = read_descriptors(self.rules.sections.get(SECTION))
         self.tokens = None if settings.tokens is None else load_tokens(settings.tokens)
         self.http = Address.parse(settings.bind, "--bind")
@@ -98,7 +101,9 @@ class _Files:
         if len(self.descriptors):
             return Address.parse(settings.grpc or GRPC, "--grpc")
         if settings.grpc is not None:
-            raise ValidationError("--grpc is for Envoy, which needs rules for descriptors: give --rules with some")
+            raise ValidationError(
+                "--grpc is for Envoy, which needs rules for descriptors: give a --rules file with some"
+            )
         return None
 
 
@@ -141,7 +146,7 @@ class _Process:
             settings.url,
             namespace=settings.namespace,
             tokens=files.tokens,
-            rules=files.rules,
+            rules="stored" if files.stored else files.rules,
             max_requests=None if settings.max_requests == OFF else settings.max_requests,
             hash_entity_ids=settings.hash_entity_ids,
             dashboard=settings.dashboard,

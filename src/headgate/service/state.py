@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from ..core.errors import HeadgateError, ValidationError
 from ..core.limit import Limit
+from ..http.book import STORED
 from ..http.engine import AsyncGate, Engine
 from ..http.files import RulesFile
 from ..http.identity import Identity
@@ -51,6 +52,7 @@ class Room(NamedTuple):
 class Service:
     """`tokens`: None lets everybody do everything, and is for loopback addresses only.
 
+    `rules`: those of a file, for all namespaces, or "stored": of each namespace its own.
     `max_requests`: how many in a time are served for each token; None: any number.
     `metrics_resources`: those that metrics tell apart.
     `dashboard`: whether there are pages for people; `read_only`: whether nobody may change anything there.
@@ -62,7 +64,7 @@ class Service:
         *,
         namespace: str = "default",
         tokens: Tokens | None = None,
-        rules: RulesFile = NO_RULES,
+        rules: RulesFile | Literal["stored"] = NO_RULES,
         max_requests: str | None = MAX_REQUESTS,
         max_waiting: int = MAX_WAITING,
         hash_entity_ids: bool | bytes = False,
@@ -101,6 +103,8 @@ class Service:
         return room
 
     def _gate(self, limiter: RateLimiter) -> AsyncGate | None:
+        if isinstance(self._rules, str):
+            return AsyncGate(Engine(limiter, STORED, identity=_IDENTITY))
         if not len(self._rules.rules):
             return None
         plans = Plans(self._rules.plans, "stored") if self._rules.plans else None

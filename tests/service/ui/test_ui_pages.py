@@ -174,6 +174,8 @@ def test_queries_are_no_markup(name: str, boss: Site) -> None:
 
 def test_buckets_are_seen_penalized_and_reset(entity: str, served: ServeProcess, boss: Site) -> None:
     with served.client("the-secret-token-of-admin") as api:
+        # A resource that has limits is on the page even if nothing is used of it.
+        assert api.put("/v1/limits/resources/gpt-4o", json={"limits": ["rpm=100/hour"]}).is_success
         ask = {"entity_id": entity, "resource": "gpt-4o", "consume": {"rpm": 30}, "limits": ["rpm=40/hour"]}
         assert api.post("/v1/acquire", json=ask).json()["allowed"]
         boss.follow(

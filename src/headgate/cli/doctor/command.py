@@ -72,7 +72,7 @@ def _table(found: Sequence[Finding]) -> Table:
     for finding in found:
         rows.append([finding.verdict, finding.check, finding.found])
         if finding.advice:
-            rows.append(["", "", f"→ {finding.advice}"])
+            rows.append(["", "", f"-> {finding.advice}"])
     return Table(["", "", ""], rows)
 
 

@@ -55,13 +55,14 @@ class Level:
         else:
             await limiter.set_system_defaults(limits, policy, expected_version=version, actor=actor)
 
-    async def delete(self, limiter: RateLimiter, actor: str | None) -> None:
+    async def delete(self, limiter: RateLimiter, version: int, actor: str | None) -> None:
+        """VersionConflict if somebody else was faster."""
         if self.entity_id is not None:
-            await limiter.delete_limits(self.entity_id, self.resource, actor=actor)
+            await limiter.delete_limits(self.entity_id, self.resource, expected_version=version, actor=actor)
         elif self.resource is not None:
-            await limiter.delete_resource_defaults(self.resource, actor=actor)
+            await limiter.delete_resource_defaults(self.resource, expected_version=version, actor=actor)
         else:
-            await limiter.delete_system_defaults(actor=actor)
+            await limiter.delete_system_defaults(expected_version=version, actor=actor)
 
     async def below(self, limiter: RateLimiter) -> list[str]:
         """Some of those who do not care, since they have limits of their own."""

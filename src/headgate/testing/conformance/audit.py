@@ -126,3 +126,18 @@ class AuditConformance(Conformance):
         with pytest.raises(VersionConflict):
             limiter.set_system_defaults([RPM], expected_version=3)
         assert limiter.get_resource_defaults("r") == limiter.get_system_defaults() == []
+        limiter.set_resource_defaults("r", [RPM])
+        limiter.set_system_defaults([RPM])
+        for version in (0, seen + 9):
+            with pytest.raises(VersionConflict):
+                limiter.delete_limits("e", expected_version=version)
+            with pytest.raises(VersionConflict):
+                limiter.delete_resource_defaults("r", expected_version=version)
+            with pytest.raises(VersionConflict):
+                limiter.delete_system_defaults(expected_version=version)
+        assert limiter.get_limits("e") == [TPM]
+        assert limiter.get_resource_defaults("r") == limiter.get_system_defaults() == [RPM]
+        assert limiter.delete_limits("e", expected_version=limiter.get_limits_version("e"))
+        assert limiter.delete_resource_defaults("r", expected_version=limiter.get_limits_version(None, "r"))
+        assert limiter.delete_system_defaults(expected_version=limiter.get_limits_version())
+        assert not limiter.delete_limits("e", expected_version=0)

@@ -76,12 +76,13 @@ async def delete_form(visit: Visit) -> Answer:
 @page("POST", "/limits/delete", "admin")
 async def delete(visit: Visit) -> Answer:
     level = _level(visit.form)
-    stored = await _stored(visit, level)
-    if _seen(visit.form) != stored.version:
+    try:
+        await level.delete(visit.limiter, _seen(visit.form), visit.actor)
+    except VersionConflict:
+        stored = await _stored(visit, level)
         changes = limit_changes(stored.limits, [])
         change: Context = {"level": level, "rows": [], "policy": None, "version": stored.version, "changes": changes}
         return await _conflict(visit, level, change)
-    await level.delete(visit.limiter, visit.actor)
     visit.changed()
     return Moved(_back(level), "limits-deleted")
 

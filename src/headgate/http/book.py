@@ -1,0 +1,124 @@
+"""The rules and plans that an engine goes by: given once, or kept in the store and read again now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.limit import Limit
+from ..core.records import Record
+from ..limiter import keys
+from ..limiter.base import BaseLimiter
+from ..plan import Plan
+from .files import load_rules
+from .plans import Plans, Provider
+from .rules import Rule, Rules
+from .steps import ReadRecords
+
+log = logging.getLogger("headgate")
+
+RulesSpec: TypeAlias = "Rules | Iterable[Rule] | str | Path"
+STORED: Literal["stored"] = "stored"
+_AGAIN_SECONDS = 1.0  # while one reads them anew, the others go on with those that are known
+
+
+class Book:
+    """Rules, and the plans that go with them."""
+
+    def __init__(self, rules: Rules, plans: Plans | None = None) -> None:
+        self.rules = rules
+        self.plans = plans
+        self._amounts: dict[tuple[str, tuple[Limit, ...]], Mapping[str, Any]] = {}
+
+    def consumed(self, rule: Rule, limits: tuple[Limit, ...], cost: Any) -> Mapping[str, Any]:
+        if isinstance(cost, Mapping):
+            names = {limit.name for limit in limits} or cost.keys()  # stored limits have to have them all
+            return {name: amount for name, amount in cost.items() if amount and name in names}
+        if callable(rule.cost):
+            return dict.fromkeys((limit.name for limit in limits), cost) if cost else {}
+        amounts = self._amounts.get((rule.id, limits))
+        if amounts is None:
+            amounts = self._amounts[rule.id, limits] = dict.fromkeys((limit.name for limit in limits), cost)
+        return amounts
+
+
+def read_book(rules: RulesSpec, plans: Plans | Provider | None) -> Book:
+    """A file has plans too, and all that is missing is whose is whose."""
+    found: Mapping[str, Any] = {}
+    if isinstance(rules, (str, Path)):
+        file = load_rules(rules)
+        rules, found = file.rules, file.plans
+        if found and plans is None:
+            raise ValidationError(f"the file has plans ({', '.join(found)}): plans= has to say who has which")
+        if found and isinstance(plans, Plans):
+            raise ValidationError("there are plans in the file and in plans=: give only what says who has which")
+    rules = rules if isinstance(rules, Rules) else Rules(rules)
+    if plans is not None and not isinstance(plans, Plans):
+        plans = Plans(found, plans)
+    if plans is not None:
+        plans.check(rules)
+    return Book(rules, plans)
+
+
+class StoredBook:
+    """The rules and plans of a limiter's namespace, as `headgate apply` has put them there.
+
+    They are read before they are first used, again after the limiter's `config_cache_ttl`, and when its cache was
+    emptied. While they cannot be read, or not be understood, those hold that were known before.
+    """
+
+    def __init__(self, limiter: BaseLimiter, plans: Plans | Provider | None) -> None:
+        if isinstance(plans, Plans):
+            raise ValidationError("plans are stored with the rules: give only what says who has which")
+        self._limiter = limiter
+        self._of: Provider = STORED if plans is None else plans
+        self._ttl = limiter.get_cache_stats().ttl_seconds
+        self._keys = (keys.rules_key(limiter.namespace), keys.plans_key(limiter.namespace))
+        self._until = 0.0
+        self._generation = -1
+        self._versions: list[int | None] = []
+        self.book = Book(Rules([]), Plans({}, self._of))  # until they are read
+
+    @property
+    def is_due(self) -> bool:
+        return self._generation != self._limiter._cache.generation or time.monotonic() >= self._until
+
+    def read_plan(self) -> Plan[None]:
+        generation, known = self._limiter._cache.generation, bool(self._versions)
+        if known:
+            self._know(generation, _AGAIN_SECONDS)
+        try:
+            records = yield from ReadRecords(self._keys)
+            self._take(records)
+        except (RateLimiterUnavailable, ValidationError) as error:
+            if not known:
+                raise
+            log.warning("the stored rules could not be read again, and those known before hold: %s", error)
+        else:
+            self._know(generation, self._ttl)
+
+    def _know(self, generation: int, seconds: float) -> None:
+        self._generation, self._until = generation, time.monotonic() + seconds
+
+    def _take(self, records: list[Record | None]) -> None:
+        versions = [record.version if record else None for record in records]
+        if versions == self._versions:
+            return
+        rules, plans = (record.value if record else {} for record in records)
+        book = Book(_rules(rules.get("rules", [])), Plans(plans["plans"], self._of) if plans else None)
+        if book.plans is not None:
+            book.plans.check(book.rules)
+        if not len(book.rules):
+            log.warning("no rules are stored in %r: everything passes", self._limiter.namespace)
+        self.book, self._versions = book, versions
+
+
+def _rules(stored: Iterable[Mapping[str, Any]]) -> Rules:
+    try:
+        return Rules([Rule(**fields) for fields in stored])
+    except TypeError as error:
+        raise ValidationError(f"the stored rules are of another version of headgate: {error}") from None
