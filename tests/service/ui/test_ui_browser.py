@@ -52,6 +52,7 @@ def filled(served: ServeProcess) -> ServeProcess:
     with served.client(TOKENS["admin"]) as api:
         api.post("/v1/entities", json={"entity_id": "acme", "name": "Acme", "metadata": {"plan": "pro"}})
         api.post("/v1/entities", json={"entity_id": "acme:bot", "parent_id": "acme", "cascade": True, "name": HOSTILE})
+        api.post("/v1/entities", json={"entity_id": "somebody-with-a-long-name", "metadata": {"plan": "free"}})
         for resource in ("gpt-4o", "images%2Flarge"):
             api.put(f"/v1/limits/resources/{resource}", json={"limits": ["rpm=500/minute", "tpm=300000/minute"]})
         api.put("/v1/limits/entities/acme:bot/images%2Flarge", json={"limits": ["rpm=5/hour", "busy=3 concurrent"]})

@@ -130,7 +130,7 @@ def test_pages_follow_each_other(boss: Site) -> None:
 # What is hostile
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hostile(boss: Site) -> str:
     entity_id = f"hostile{os.getpid()}"
     boss.post("/ui/new", entity_id=entity_id, name=HOSTILE, metadata=f'{{"{_quoted()}": "{_quoted()}"}}')
