@@ -11,7 +11,7 @@ from fault_helpers import LONG_ENOUGH, Place
 from headgate import SyncRateLimiter
 
 
-@pytest.fixture(params=["sqlite", "redis", "dynamodb"])
+@pytest.fixture(params=["sqlite", "redis", "postgres", "dynamodb"])
 def store(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from headgate import SyncRateLimiter
 from headgate.testing.servers.dynamodb import Engine, Proxy
+from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
 
 
@@ -39,6 +40,28 @@ class RedisOutage:
         self._server = server
         self.url = server.url
         self.forgets = forgets
+
+    def stall(self) -> None:
+        self._server.pause()
+
+    def down(self) -> None:
+        self._server.kill()
+
+    def up(self) -> None:
+        self._server.start()
+
+
+class PostgresOutage:
+    """PostgreSQL, all its processes killed with kill -9. What it was sent while it stood still it never did."""
+
+    timeout = 1.5
+    forgets = False
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self.url = server.url
+        with SyncRateLimiter(self.url, store_timeout=30) as limiter:
+            limiter.setup()
 
     def stall(self) -> None:
         self._server.pause()
@@ -102,6 +125,12 @@ class SqliteOutage:
 def redis_outage(*, forgets: bool) -> Iterator[Outage]:
     with RedisServer(persistent=not forgets) as server:
         yield RedisOutage(server, forgets=forgets)
+
+
+@contextmanager
+def postgres_outage() -> Iterator[Outage]:
+    with PostgresServer() as server:
+        yield PostgresOutage(server)
 
 
 @contextmanager

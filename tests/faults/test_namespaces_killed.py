@@ -46,7 +46,6 @@ def purge_and_die(place: Place, *, after: int) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis", "postgres", "dynamodb"], indirect=True)
 @pytest.mark.parametrize("after", [1, 2])
 def test_it_can_be_recovered_and_it_can_be_purged(place: Place, after: int) -> None:
     with SyncRateLimiter(place.url, namespace="admin", store_timeout=LONG_ENOUGH) as admin:

@@ -23,7 +23,7 @@ SKEW_SECONDS = 30 * 60
 A_SLOT = wish(1, TTL)
 Start: TypeAlias = "Callable[[int], Process]"
 
-redis = pytest.mark.parametrize("store", ["redis"], indirect=True)
+with_clocks = pytest.mark.parametrize("store", ["redis", "postgres"], indirect=True)
 others = pytest.mark.parametrize("store", ["sqlite", "dynamodb"], indirect=True)
 
 
@@ -47,9 +47,9 @@ def start(place: Place, tmp_path: Path, faketime_installed: None) -> Iterator[St
         yield start
 
 
-@redis
+@with_clocks
 @pytest.mark.parametrize("seconds", [-SKEW_SECONDS, SKEW_SECONDS])
-def test_it_does_not_matter_to_redis(start: Start, seconds: int) -> None:
+def test_it_does_not_matter_where_the_store_has_its_own(start: Start, seconds: int) -> None:
     holder, other = start(seconds), start(-seconds)
     assert holder.take(**A_SLOT) == 1
     granted = holder.held_until()

@@ -28,7 +28,7 @@ async def free(limiter: RateLimiter, entities: Sequence[str] = ENTITIES) -> set[
     return {one["slots"] for one in found}
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"], indirect=True)
 def test_ten_thousand_expire_together(place: Place) -> None:
     async def scenario() -> None:
         clock = ManualClock()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fault_helpers import PATIENCE_SECONDS, eventually
-from outages import Outage, dynamodb_outage, redis_outage, sqlite_outage
+from outages import Outage, dynamodb_outage, postgres_outage, redis_outage, sqlite_outage
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.limiter.breaker import FAILURES
@@ -25,11 +25,14 @@ def limits(ttl: float) -> list[Limit]:
     return [Limit.concurrent("slots", SLOTS, ttl)]
 
 
-@pytest.fixture(params=["sqlite", "redis", "redis that forgets", "dynamodb"])
+@pytest.fixture(params=["sqlite", "redis", "redis that forgets", "postgres", "dynamodb"])
 def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
     with ExitStack() as stack:
         if request.param == "sqlite":
             yield stack.enter_context(sqlite_outage(tmp_path))
+        elif request.param == "postgres":
+            request.getfixturevalue("postgres_installed")
+            yield stack.enter_context(postgres_outage())
         elif request.param == "dynamodb":
             request.getfixturevalue("aws_credentials")
             yield stack.enter_context(dynamodb_outage(request.getfixturevalue("ministack")))

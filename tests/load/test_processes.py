@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from itertools import pairwise, product
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from load_helpers import (
@@ -42,10 +43,14 @@ RATES: list[tuple[str, Limit]] = [(COMPANY, COMPANY_RATE), *product(TEAMS, [TEAM
 seeds = pytest.mark.parametrize("seed", [1, 2, 3] if STRESS else [1])
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'load.db'}"
+    elif request.param == "postgres":
+        url = f"{request.getfixturevalue('postgres_server').url}?schema=load_{uuid4().hex[:12]}"
+        with SyncRateLimiter(url, store_timeout=30) as limiter:
+            limiter.setup()
     else:
         url = request.getfixturevalue("own_redis_server").url
     configure(url)
@@ -57,7 +62,7 @@ def test_every_token_is_accounted_for(seed: int, url: str, tmp_path: Path) -> No
     with Crowd(url, tmp_path, random.Random(seed)) as crowd:
         crowd.start(PROCESSES)
         crowd.wait_until_busy()
-        time.sleep(3)
+        time.sleep(3 if STRESS else 1)
         crowd.stop()
     journals = read_journals(tmp_path)
     assert all(journal[-1].outcome for journal in journals), "nobody was killed, nothing is in doubt"
@@ -68,7 +73,7 @@ def test_every_token_is_accounted_for(seed: int, url: str, tmp_path: Path) -> No
 @pytest.mark.timeout(600)
 def test_every_token_is_accounted_for_after_kill_9(seed: int, url: str, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    seconds = (60 if STRESS else 6) if is_a_file(url) else (4 if STRESS else 2)
+    seconds = (60 if STRESS else 4) if is_a_file(url) else (4 if STRESS else 1.5)
     with Crowd(url, tmp_path, chance) as crowd:
         crowd.start(PROCESSES)
         crowd.wait_until_busy()

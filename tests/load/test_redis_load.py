@@ -78,7 +78,7 @@ def test_calm(seed: int, own_redis_server: RedisServer, tmp_path: Path, report: 
         before = buckets(url)
         with Workers(url, tmp_path, seed, LONG_ENOUGH) as workers:
             workers.wait_until_busy()
-            time.sleep(5 if STRESS else 2)
+            time.sleep(5 if STRESS else 1)
             workers.stop()
         after = buckets(url)
         journals = Journals(workers.operations)

@@ -21,13 +21,13 @@ from slots_worker import CONSUME, ENTITY, LIMITS, LONG_ENOUGH, RESOURCE, SLOTS, 
 from headgate import RateLimiter, SyncRateLimiter
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
-SECONDS = 9.0 if STRESS else 2.5
+SECONDS = 9.0 if STRESS else 1.5
 LEAST_KILLS = 3
 TTL_SECONDS = SLOTS.period_ms / 1000
 Record = Callable[[str, object], None]
 
 
-@pytest.fixture(params=["sqlite", "redis", "dynamodb", *(["redis cluster"] if STRESS else [])])
+@pytest.fixture(params=["sqlite", "redis", "postgres", "dynamodb", *(["redis cluster"] if STRESS else [])])
 def store(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -43,7 +43,8 @@ def url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         with SyncRateLimiter(url, store_timeout=LONG_ENOUGH) as limiter:
             limiter.setup()
         return url
-    return str(request.getfixturevalue(store.replace(" ", "_") if "cluster" in store else "redis_server").url)
+    server = {"redis": "redis_server", "postgres": "postgres_server", "redis cluster": "redis_cluster"}[store]
+    return str(request.getfixturevalue(server).url)
 
 
 @pytest.mark.timeout(180)
