@@ -325,6 +325,13 @@ class TestForgotten:
         assert set(holders(store)) == {"c"}
 
     @pytest.mark.parametrize("now_ms", [None, START], ids=["own clock", "injected clock"])
+    def test_a_limit_that_becomes_slots_begins_anew_even_if_it_refuses(self, store: Store, now_ms: int | None) -> None:
+        tokens = fixed(10, "s")
+        do(store, now_ms, FORCE, "", (tokens, 7))
+        assert not do(store, now_ms, TAKE, "l", (ONE, 2)).allowed
+        assert do(store, now_ms, PEEK, "", (tokens, 0)).levels == [(10_000, 0)]
+
+    @pytest.mark.parametrize("now_ms", [None, START], ids=["own clock", "injected clock"])
     def test_a_limit_that_was_a_rate_in_between_begins_anew(self, store: Store, now_ms: int | None) -> None:
         rate = Limit.per_minute("s", 5)
         do(store, now_ms, TAKE, "a", (THREE, 3))

@@ -252,7 +252,7 @@ def test_looking_puts_nothing_away(path: Path, store: SqliteStore) -> None:
     store.settle([request(TAKE, "ns/a#api", [PLENTY], 1000)], START_MS)
     for mode, milli in ((PEEK, 1000), (TAKE, 10**12)):
         store.settle([request(mode, "ns/a#api", [PLENTY], milli)], START_MS + HOUR_MS)
-        store.settle([request(mode, "ns/a#api", [Limit.concurrent("tokens", 1)], milli)], START_MS + HOUR_MS)
+    store.settle([request(PEEK, "ns/a#api", [Limit.concurrent("tokens", 1)], 1000)], START_MS + HOUR_MS)
     assert query(path, "SELECT count(*) FROM usage") == 0
     store.settle([request(TAKE, "ns/a#api", [PLENTY], 500)], START_MS)  # a clock that is behind what was seen
     assert used(store, "ns") == {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -89,3 +91,20 @@ def test_resetting_again_and_again_leaks_nothing() -> None:
         limiter.adjust("e", "r", {"x": 5}, [Limit.per_day("x", 10)])
         limiter.reset("e", "r")
     assert len(store._hand) == len(store._rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("redis://localhost", "redis", "redis"),
+        ("redis://localhost", "hiredis", "redis"),
+        ("postgresql://localhost/app", "psycopg", "postgres"),
+        ("dynamodb://table", "botocore", "dynamodb"),
+    ],
+)
+def test_a_driver_that_is_not_installed(url: str, module: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{module!r}] = None; import headgate; headgate.SyncRateLimiter({url!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    *_, last = done.stderr.splitlines()
+    assert "ValidationError: a " in last
+    assert f"pip install 'headgate[{extra}]'" in last

@@ -71,13 +71,13 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
 
 
 def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[Chain]:
-    first = yield from _read_link_plan(limiter, entity_id, resource)
+    first = yield from read_link_plan(limiter, entity_id, resource)
     links = [first]
     above = first.parent_id if first.cascade else None
     while above is not None:
         if len(links) > MAX_ANCESTORS:
             raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
-        link = yield from _read_link_plan(limiter, above, resource)
+        link = yield from read_link_plan(limiter, above, resource)
         if not link.exists:
             raise EntityNotFound(above, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
         links.append(link)
@@ -87,7 +87,7 @@ def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -
     return Chain(chain_keys, Shape(levels, revisions, first.source, first.policy))
 
 
-class _Link(NamedTuple):
+class Link(NamedTuple):
     entity_id: StoredId
     exists: bool
     parent_id: StoredId | None
@@ -98,7 +98,8 @@ class _Link(NamedTuple):
     policy: str | None
 
 
-def _read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[_Link]:
+def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[Link]:
+    """What is stored of one entity of a chain."""
     revision, entity, *records = yield from GetRecords(
         [
             keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
@@ -111,7 +112,7 @@ def _read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) ->
     )
     limits, source = _most_specific(records, SOURCES)
     value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
-    return _Link(
+    return Link(
         entity_id=entity_id,
         exists=entity is not None,
         parent_id=value["parent_id"],

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ..core.bucket import Bucket
 from ..core.decide import FORCE, Part, Request
 from ..core.errors import VersionConflict
+from ..core.limit import Limit
 from ..core.names import StoredId, parse_bucket_key
 from ..core.records import Delete, Record
 from ..core.slots import Slots
 from ..plan import ListRecords, Plan, SettleAll, Sweep, WriteRecords
 from . import keys
 from .base import BaseLimiter
+from .config import read_link_plan
 from .hold import RECORDED
 from .overview import all_buckets_plan
 
@@ -104,20 +106,38 @@ def _claimed_plan(records: Sequence[Record]) -> Plan[list[Record]]:
 
 def _restore_plan(limiter: BaseLimiter, dead: Sequence[Record]) -> Plan[None]:
     back: dict[str, dict[str, int]] = {}
+    taken_by: dict[str, Record] = {}
     for record in dead:
         for key, name, milli in record.value["taken"]:
             of_key = back.setdefault(key, {})
             of_key[name] = of_key.get(name, 0) + milli
+            taken_by[key] = record
     requests = []
     for key, amounts in back.items():
         states = yield from _states_plan(limiter, key)
-        # Under the limit that the bucket has by now. One that is not there is full.
-        parts = tuple(
-            Part(0, state.limit, -milli, state.revision)
-            for name, milli in amounts.items()
-            if isinstance(state := states.get(name), Bucket)
-        )
+        unused: Mapping[str, Part] = {}
+        if amounts.keys() - states.keys():
+            unused = yield from _unused_plan(limiter, key, taken_by[key])
+        # Under the limit that the bucket has by now. One that is not there is full, and only counts what comes back.
+        parts = []
+        for name, milli in amounts.items():
+            state = states.get(name)
+            if isinstance(state, Bucket):
+                parts.append(Part(0, state.limit, -milli, state.revision))
+            elif state is None and name in unused:
+                parts.append(unused[name]._replace(amount_milli=-milli))
         if parts:
-            requests.append(Request(FORCE, (key,), parts))
+            requests.append(Request(FORCE, (key,), tuple(parts)))
     if requests:
         yield from SettleAll(requests)
+
+
+def _unused_plan(limiter: BaseLimiter, key: str, lease: Record) -> Plan[Mapping[str, Part]]:
+    """Buckets that are not there, as a lease like this one would find them now."""
+    _, entity_id, resource = parse_bucket_key(key)
+    link = yield from read_link_plan(limiter, StoredId(entity_id), resource)
+    limits, revision = list(link.limits.values()), link.revision
+    given = lease.value.get("limits")
+    if given and (key == lease.value["key"] or not limits):
+        limits, revision = [Limit.from_dict(limit) for limit in given], 0
+    return {limit.name: Part(0, limit, 0, revision) for limit in limits if not limit.is_concurrent}

@@ -5,6 +5,7 @@ The limits are settled where the state is, by one script (settle.lua), for a who
 
 from __future__ import annotations
 
+from . import driver as driver  # before what needs redis-py: it says where that comes from
 from .blocking import RedisStore
 from .coroutines import AsyncRedisStore
 from .url import read_url

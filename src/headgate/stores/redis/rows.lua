@@ -45,7 +45,7 @@ local function count(row, i, amount)
 end
 
 -- Where the limit of a part is, and whether it begins only now: it is new, or was one of the other kind.
-local function find(row, part, changes)
+local function find(key, row, part, changes)
   local name, last, capacity, refill = part[2], #row, part[3], part[4]
   local i = last + 1
   for at = 2, last, WIDTH do
@@ -60,6 +60,7 @@ local function find(row, part, changes)
   if i <= last then
     if changes then
       close(row, i)
+      changed[key] = row -- even if it refuses
     else
       row, i = {}, 1
     end

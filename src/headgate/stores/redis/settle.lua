@@ -186,7 +186,7 @@ local found_rows, found_at = {}, {}
 local function look(part, first_key, changes)
   local key = KEYS[first_key + part[1]]
   local stored = load(first_key + part[1])
-  local row, i, begins = find(stored, part, changes)
+  local row, i, begins = find(key, stored, part, changes)
   if not part[8] then
     if row[i + SETTLED] < hour then
       close(row, i)

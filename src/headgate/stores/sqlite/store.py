@@ -6,14 +6,14 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from ...core.bucket import Bucket
-from ...core.decide import Answer, Part, Request, State, decide, state_of
+from ...core.decide import PEEK, Answer, Part, Request, State, decide, state_of
 from ...core.errors import VersionConflict
 from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
@@ -101,18 +101,21 @@ class SqliteStore:
         def work(connection: sqlite3.Connection) -> list[Answer]:
             if len(batch) == 1 and len(batch[0].parts) == 1 and not batch[0].parts[0].limit.is_concurrent:
                 return [self._settle_one(connection, batch[0], now)]
-            wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
-            stored = rows.load(connection, wanted)
-            over: set[Place] = set()
-            states = {place: self._state(place, part, stored, over, now) for place, part in wanted.items()}
-            answers = [
-                decide(request, [states[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now)
-                for request in batch
-            ]
-            self._save(connection, states, stored, over, now)
-            return answers
+            return [answer for run in _of_one_kind(batch) for answer in self._settle_run(connection, run, now)]
 
         return self._write(work)
+
+    def _settle_run(self, connection: sqlite3.Connection, batch: Sequence[Request], now_ms: int) -> list[Answer]:
+        wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
+        stored = rows.load(connection, wanted)
+        over: set[Place] = set()
+        states = {place: self._state(place, part, stored, over, now_ms) for place, part in wanted.items()}
+        answers = [
+            decide(request, [states[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now_ms)
+            for request in batch
+        ]
+        self._save(connection, batch, states, stored, over, now_ms)
+        return answers
 
     def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer:
         """The same for the request that most requests are."""
@@ -122,7 +125,7 @@ class SqliteStore:
         over: set[Place] = set()
         bucket = self._state(place, part, stored, over, now_ms)
         answer = decide(request, (bucket,), now_ms)
-        self._save(connection, {place: bucket}, stored, over, now_ms)
+        self._save(connection, (request,), {place: bucket}, stored, over, now_ms)
         return answer
 
     def _state(self, place: Place, part: Part, stored: dict[Place, State], over: set[Place], now_ms: int) -> State:
@@ -147,12 +150,16 @@ class SqliteStore:
     def _save(
         self,
         connection: sqlite3.Connection,
+        batch: Sequence[Request],
         states: dict[Place, State],
         stored: dict[Place, State],
         over: set[Place],
         now_ms: int,
     ) -> None:
         if over:
+            for place in over & _used(batch):
+                if type(states[place]) is not type(stored[place]):
+                    states[place].changed = True  # one of the other kind starts anew, even if it refuses
             self._put_away(connection, [place for place in over if states[place].changed], now_ms)
         for place, state in states.items():
             if state.changed:
@@ -323,6 +330,28 @@ class SqliteStore:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """The batch in pieces, in each of which a place has tokens or slots and not both."""
+    first, kinds = 0, dict[Place, bool]()
+    for index, request in enumerate(batch):
+        wanted = {(request.keys[part.level], part.limit.name): part.limit.is_concurrent for part in request.parts}
+        if any(kinds.get(place, kind) is not kind for place, kind in wanted.items()):
+            yield batch[first:index]
+            first, kinds = index, {}
+        kinds |= wanted
+    yield batch[first:]
+
+
+def _used(batch: Sequence[Request]) -> set[Place]:
+    """The places at which somebody does more than look."""
+    return {
+        (request.keys[part.level], part.limit.name)
+        for request in batch
+        if request.mode is not PEEK
+        for part in request.parts
+    }
 
 
 def _in_one_look(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -88,6 +88,14 @@ class EachConformance(Conformance):
         assert limiter.available("a", "r", [PARALLEL]) == limiter.available("b", "r", [PARALLEL]) == {"parallel": 3}
         assert limiter.available("a", "r", [RPM]) == {"rpm": 59}
 
+    def test_a_limit_of_one_kind_in_one_ask_and_of_the_other_in_the_next(self, limiter: Any) -> None:
+        tokens, slots = [Limit.per_minute("x", 5)], [Limit.concurrent("x", 2)]
+        wishes = [(2, slots), (1, slots), (4, tokens), (2, tokens), (1, slots), (1, slots), (1, slots)]
+        asks = [Ask("a", "r", {"x": amount}, limits) for amount, limits in wishes]
+        kept = limiter.try_acquire_each(asks)
+        assert [bool(decision) for decision in kept] == [True, False, True, False, True, True, False]
+        assert limiter.available("a", "r", slots) == {"x": 0}
+
     def test_one_that_cannot_be_asked_and_none_is(self, limiter: Any) -> None:
         good = Ask("a", "r", {"rpm": 1}, [RPM])
         no_such_limit, no_such_id, no_limits = (

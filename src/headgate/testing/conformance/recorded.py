@@ -27,6 +27,11 @@ def left(limiter: Any) -> int:
     return int(limiter.available("e", "r", LIMITS)["spend"])
 
 
+def used(limiter: Any) -> int:
+    summary = limiter.get_usage_summary("e", "r").get("quick")
+    return summary.total if summary else 0
+
+
 class RecordedConformance(Conformance):
     @pytest.fixture
     def half_spent(self, limiter: Any) -> Any:
@@ -49,6 +54,23 @@ class RecordedConformance(Conformance):
         again = half_spent.reconcile()
         assert (again.leases, again.restored) == (0, 0)
         assert left(half_spent) == (500 if restore else 400)
+
+    @pytest.mark.parametrize("forgotten", [True, False])
+    def test_what_comes_back_was_not_used_though_the_bucket_is_full_again(
+        self, limiter: Any, clock: ManualClock, forgotten: bool
+    ) -> None:
+        limiter.set_system_defaults([Limit.per_second("quick", 10)])
+        given = [Limit.per_second("quick", 20)]
+        how = {"record_lease": True, "restore_on_expiry": True}
+        stored, other = (limiter.try_acquire("e", "r", {"quick": 5}, limits, **how).lease for limits in (None, given))
+        if forgotten:
+            limiter.reset("e", "r")
+        clock.advance(60)
+        assert limiter.reconcile().restored == 2
+        assert used(limiter) == 0
+        for lease in (stored, other):
+            lease.commit()
+        assert used(limiter) == 10, "thought dead, they ended all the same"
 
     def test_never_above_capacity(self, half_spent: Any, clock: ManualClock) -> None:
         _dead = take(half_spent, 300)

@@ -202,6 +202,12 @@ class SlotConformance(Conformance):
         assert limiter.available("e", "r", [Limit.per_minute("parallel", 2)]) == {"parallel": 2}
         lease.commit()
 
+    def test_it_starts_anew_even_if_it_refuses(self, limiter: Any) -> None:
+        tokens = [Limit.per_minute("parallel", 2)]
+        limiter.adjust("e", "r", {"parallel": 5}, tokens)
+        assert take(limiter, 3) is None
+        assert limiter.available("e", "r", tokens) == {"parallel": 2}
+
     def test_reset_frees_them_and_their_holder_has_lost_them(self, limiter: Any) -> None:
         lease = take(limiter, 2)
         limiter.reset("e", "r")
