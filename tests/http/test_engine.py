@@ -187,6 +187,36 @@ class TestOnRedis:
                 assert ("Retry-After", "1") in verdict.headers
         limiter.close()
 
+    @pytest.mark.parametrize(("policy", "status"), [("block", 503), ("allow", 200), ("local", 503)])
+    @pytest.mark.parametrize("cost", [1, 2])
+    def test_a_store_that_is_away_before_its_limits_are_read(self, policy: Any, status: int, cost: int) -> None:
+        with RedisServer() as server:
+            url = server.url
+        with SyncRateLimiter(url, on_unavailable=policy, store_timeout=0.5) as limiter:
+            verdict = SyncGate(Engine(limiter, [Rule("chat", cost=cost)])).check(call())
+            assert getattr(verdict, "status", 200) == status
+
+
+@pytest.mark.parametrize(("policy", "status"), [("block", 503), ("allow", 200), ("local", 200)])
+@pytest.mark.parametrize("rules", [[LOGIN, ALL], [ALL], [Rule("chat", cost=2)]], ids=["two", "simple", "stored limits"])
+@pytest.mark.parametrize("end", ["deleted", "closed"])
+def test_a_limiter_that_nobody_can_use_any_more(
+    policy: Any, status: int, rules: Any, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SyncRateLimiter("memory://", on_unavailable=policy) as limiter:
+        limiter.set_system_defaults([Limit.per_minute("rpm", 100)])
+        opened = SyncGate(Engine(limiter, rules))
+        assert isinstance(opened.check(call("/login", "POST")), Passed)
+        caplog.clear()
+        if end == "deleted":
+            limiter.delete_namespace("default")
+        else:
+            limiter.close()
+        for _ in range(3):
+            assert getattr(opened.check(call("/login", "POST")), "status", 200) == status
+        (record,) = caplog.records
+        assert end in record.getMessage()
+
 
 def test_tasks_and_functions_that_are_awaited() -> None:
     async def user(call: Any) -> str:

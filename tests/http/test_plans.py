@@ -14,6 +14,7 @@ from headgate.http import plans as plans_module
 from headgate.http.engine import Engine, Passed, SyncGate
 from headgate.http.plans import Plans
 from headgate.http.rules import Rule
+from headgate.testing.servers.redis import RedisServer
 
 RULES = (Rule("search", "/search", limits="2/minute"), Rule("all", limits="10/minute"))
 PLANS = {"pro": {"search": "5/minute"}, "big": "100/minute", "mixed": {"search": "3/minute", "*": "7/minute"}}
@@ -117,6 +118,18 @@ def test_a_plan_that_cannot_be_found_out_is_the_one_that_was(time: Time, caplog:
         assert opened.passing(5, "/search", user="ann") == [True] * 4 + [False]
         assert opened.passing(3, "/search", user="bob") == [True, True, False], "of bob nothing was known"
         assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2, "not one for every request"
+
+
+def test_a_store_that_is_away_is_told_once_for_all_callers(caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer() as server:
+        url = server.url
+    caplog.set_level(logging.WARNING, "headgate")
+    with SyncRateLimiter(url, on_unavailable="allow", store_timeout=0.5) as limiter:
+        opened = SyncGate(Engine(limiter, RULES, plans=Plans(PLANS, "stored")))
+        for number in range(30):
+            assert isinstance(opened.check(call("/search", user=f"u{number}")), Passed)
+    told = [record for record in caplog.records if "could not be found out" in record.getMessage()]
+    assert len(told) == 1
 
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

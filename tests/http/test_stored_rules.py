@@ -114,6 +114,17 @@ def test_they_mean_what_they_mean_in_a_file(stored: Stored) -> None:
         assert gate.engine._book.plans._limits == file.plans
 
 
+def test_rules_that_were_removed_and_made_anew_hold(stored: Stored, later: Callable[[float], None]) -> None:
+    stored.put(RULES)
+    with SyncRateLimiter(stored.url, config_cache_ttl=30) as limiter:
+        gate = stored_gate(limiter)
+        assert passing(gate, 9, "/search") == 2
+        stored.put("entities: {}")
+        stored.put(RULES.replace("2/minute", "7/minute"))
+        later(31)
+        assert passing(gate, 9, "/search", "bob") == 7
+
+
 def test_a_change_holds_after_the_time_of_the_cache(stored: Stored, later: Callable[[float], None]) -> None:
     stored.put(RULES)
     with SyncRateLimiter(stored.url, config_cache_ttl=30) as limiter:
@@ -200,6 +211,28 @@ def test_a_store_that_is_away_before_they_are_read(policy: Any, status: int) -> 
     with SyncRateLimiter(url, on_unavailable=policy, store_timeout=0.5) as limiter:
         assert getattr(stored_gate(limiter).check(call("/")), "status", 200) == status
         assert getattr(stored_gate(limiter, on_unavailable="block").check(call("/")), "status", 200) == 503
+
+
+@pytest.mark.parametrize(("policy", "status"), [("block", 503), ("allow", 200), ("local", 200)])
+def test_a_namespace_that_is_deleted(
+    stored: Stored, later: Callable[[float], None], caplog: pytest.LogCaptureFixture, policy: Any, status: int
+) -> None:
+    stored.put(RULES.replace("/**", "/other"))
+    with SyncRateLimiter(stored.url, on_unavailable=policy) as limiter:
+        gates = [stored_gate(limiter) for _ in range(2)]
+        gates[0].check(call("/search"))
+        limiter.delete_namespace("default")
+        for gate in gates:
+            caplog.clear()
+            for _ in range(3):
+                assert getattr(gate.check(call("/search")), "status", 200) == status
+                later(2)
+            assert caplog.text.count("no rule can be obeyed") == 1
+            assert caplog.text.count("those known before hold") == (gate is gates[0])
+        assert passing(gates[0], 3, "/") == 3, "under no rule"
+        limiter.recover_namespace("default")
+        later(2)
+        assert [isinstance(gate.check(call("/search", user="bob")), Passed) for gate in gates] == [True, True]
 
 
 def test_a_store_that_is_away_later(tmp_path: Path, later: Callable[[float], None]) -> None:

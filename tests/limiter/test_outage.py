@@ -111,6 +111,18 @@ def test_closed_while_the_body_ran(store: MoodyStore) -> None:
         raise ValueError("mine")
 
 
+def test_deleted_while_the_body_ran(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = SyncRateLimiter("memory://")
+    with limiter.acquire("e", "r", {"rpm": 1}, [RPM], record_lease=True):
+        limiter.delete_namespace("default")
+    assert "run out by themselves" in caplog.text
+    limiter.recover_namespace("default")
+    with pytest.raises(ValueError, match="mine"), limiter.acquire("e", "r", {"rpm": 1}, [RPM], record_lease=True):
+        limiter.delete_namespace("default")
+        raise ValueError("mine")
+    assert "could not be rolled back" in caplog.text
+
+
 def test_bad_input_is_an_error_even_then(store: MoodyStore) -> None:
     limiter = SyncRateLimiter("moody://", on_unavailable="allow")
     store.away = True

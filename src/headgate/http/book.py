@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.errors import ValidationError
 from ..core.limit import Limit
 from ..core.records import Record
 from ..limiter import keys
@@ -17,7 +17,7 @@ from ..plan import Plan
 from .files import load_rules
 from .plans import Plans, Provider
 from .rules import Rule, Rules
-from .steps import ReadRecords
+from .steps import AWAY, ReadRecords
 
 log = logging.getLogger("headgate")
 
@@ -76,11 +76,12 @@ class StoredBook:
             raise ValidationError("plans are stored with the rules: give only what says who has which")
         self._limiter = limiter
         self._of: Provider = STORED if plans is None else plans
+        self._is_stale = False
         self._ttl = limiter.get_cache_stats().ttl_seconds
         self._keys = (keys.rules_key(limiter.namespace), keys.plans_key(limiter.namespace))
         self._until = 0.0
         self._generation = -1
-        self._versions: list[int | None] = []
+        self._records: list[Record | None] = []
         self.book = Book(Rules([]), Plans({}, self._of))  # until they are read
 
     @property
@@ -88,25 +89,27 @@ class StoredBook:
         return self._generation != self._limiter._cache.generation or time.monotonic() >= self._until
 
     def read_plan(self) -> Plan[None]:
-        generation, known = self._limiter._cache.generation, bool(self._versions)
+        generation, known = self._limiter._cache.generation, bool(self._records)
         if known:
             self._know(generation, _AGAIN_SECONDS)
         try:
             records = yield from ReadRecords(self._keys)
             self._take(records)
-        except (RateLimiterUnavailable, ValidationError) as error:
+        except (*AWAY, ValidationError) as error:
             if not known:
                 raise
-            log.warning("the stored rules could not be read again, and those known before hold: %s", error)
+            if not self._is_stale:
+                log.warning("the stored rules could not be read again, and those known before hold: %s", error)
+            self._is_stale = True
         else:
+            self._is_stale = False
             self._know(generation, self._ttl)
 
     def _know(self, generation: int, seconds: float) -> None:
         self._generation, self._until = generation, time.monotonic() + seconds
 
     def _take(self, records: list[Record | None]) -> None:
-        versions = [record.version if record else None for record in records]
-        if versions == self._versions:
+        if records == self._records:  # with what they say: one that was deleted and made anew has its first version
             return
         rules, plans = (record.value if record else {} for record in records)
         book = Book(_rules(rules.get("rules", [])), Plans(plans["plans"], self._of) if plans else None)
@@ -114,7 +117,7 @@ class StoredBook:
             book.plans.check(book.rules)
         if not len(book.rules):
             log.warning("no rules are stored in %r: everything passes", self._limiter.namespace)
-        self.book, self._versions = book, versions
+        self.book, self._records = book, records
 
 
 def _rules(stored: Iterable[Mapping[str, Any]]) -> Rules:

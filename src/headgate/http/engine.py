@@ -17,7 +17,7 @@ from .identity import Identity
 from .pattern import Pattern, PatternTree, split
 from .plans import Plans, Provider
 from .rules import Match, Rule, Rules
-from .steps import AsyncSteps, Await, Decide, DecideEach, ReadLimits, SyncSteps
+from .steps import AWAY, AsyncSteps, Await, Decide, DecideEach, ReadLimits, SyncSteps
 
 log = logging.getLogger("headgate")
 
@@ -26,6 +26,7 @@ OnRefused: TypeAlias = "Callable[[Call, Refusal], Refusal]"
 L = TypeVar("L", RateLimiter, SyncRateLimiter)
 
 _NOT_TOLD_AGAIN = 1024
+_FAILURES = (*AWAY, ValidationError)
 
 
 class Passed(NamedTuple):
@@ -111,7 +112,7 @@ class Engine(Generic[L]):
         if self._stored is not None and self._stored.is_due:
             try:
                 yield from self._stored.read_plan()
-            except (RateLimiterUnavailable, ValidationError) as error:
+            except _FAILURES as error:
                 return self._without_rules(call, error)
             self._book = self._stored.book
         book = self._book
@@ -124,27 +125,35 @@ class Engine(Generic[L]):
             return PASS
         charges: list[_Charge] = []
         shadows: list[_Charge] = []
-        for match in matches:
-            charge = yield from self._charge_plan(call, match, book)
-            if charge is not None:
-                (shadows if match.rule.shadow else charges).append(charge)
+        try:
+            for match in matches:
+                charge = yield from self._charge_plan(call, match, book)
+                if charge is not None:
+                    (shadows if match.rule.shadow else charges).append(charge)
+        except AWAY as error:
+            return self.failed(call, error)
         try:
             decision = yield from self._decide_plan(charges, shadows)
-        except (RateLimiterUnavailable, ValidationError) as error:
+        except _FAILURES as error:
             return self.failed(call, error, *(charge.rule.id for charge in (*charges, *shadows)))
         return PASS if decision is None else self.verdict(call, decision)
 
     def failed(self, call: Call, error: Exception, *rule_ids: str) -> Verdict:
+        policy = self.limiter._policy(None, self.on_unavailable)
         if isinstance(error, RateLimiterUnavailable):
-            return self._replaced(call, unavailable())
+            # A decision knows the policy itself; what is read for it does not.
+            return PASS if policy == "allow" else self._replaced(call, unavailable())
         # The application has to go on, and its operators to hear of it.
-        self._tell_once(", ".join(rule_ids), error)
-        return PASS
+        if isinstance(error, ValidationError):
+            self._tell_once(", ".join(rule_ids), "rule %s cannot be obeyed, and lets everything pass: %s", error)
+            return PASS
+        self._tell_once(type(error).__name__, "%s: no rule can be obeyed: %s", error)
+        return self._replaced(call, unavailable()) if policy == "block" else PASS
 
     def _without_rules(self, call: Call, error: Exception) -> Verdict:
         """There are stored ones, and they were never read."""
         blocks = self.limiter._policy(None, self.on_unavailable) == "block"
-        return self.failed(call, error, STORED) if blocks or isinstance(error, ValidationError) else PASS
+        return PASS if isinstance(error, RateLimiterUnavailable) and not blocks else self.failed(call, error, STORED)
 
     def _is_exempt_path(self, call: Call) -> bool:
         exempt = self._exempt_paths
@@ -207,10 +216,10 @@ class Engine(Generic[L]):
     def _replaced(self, call: Call, refusal: Refusal) -> Refusal:
         return refusal if self._on_refused is None else self._on_refused(call, refusal)
 
-    def _tell_once(self, rules: str, error: Exception) -> None:
-        if rules not in self._told and len(self._told) < _NOT_TOLD_AGAIN:
-            self._told.add(rules)
-            log.error("rule %s cannot be obeyed, and lets everything pass: %s", rules, error)
+    def _tell_once(self, what: str, message: str, error: Exception) -> None:
+        if what not in self._told and len(self._told) < _NOT_TOLD_AGAIN:
+            self._told.add(what)
+            log.error(message, what, error)
 
 
 def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
@@ -241,7 +250,7 @@ class SyncGate:
             return run(engine.check_plan(call, matches), self._steps.perform)
         try:
             decision = self._steps.decide(ask, engine.on_unavailable)
-        except (RateLimiterUnavailable, ValidationError) as error:
+        except _FAILURES as error:
             return engine.failed(call, error, ask.resource)
         return engine.verdict(call, decision)
 
@@ -265,7 +274,7 @@ class AsyncGate:
             return await arun(engine.check_plan(call, matches), self._steps.perform)
         try:
             decision = await self._steps.decide(ask, engine.on_unavailable)
-        except (RateLimiterUnavailable, ValidationError) as error:
+        except _FAILURES as error:
             return engine.failed(call, error, ask.resource)
         return engine.verdict(call, decision)
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.errors import ValidationError
 from ..core.limit import Limit
 from ..plan import Plan
 from .call import Call
 from .fields import check_affordable
 from .limits import read_limits
 from .rules import Rules
-from .steps import Await, ReadMetadata
+from .steps import AWAY, Await, ReadMetadata
 
 log = logging.getLogger("headgate")
 
@@ -50,6 +50,7 @@ class Plans:
         self._ttl = ttl
         self._known: dict[str, tuple[float, str | None]] = {}
         self._told: set[Any] = set()
+        self._is_away = False
 
     def check(self, rules: Rules) -> None:
         """Whether the limits of every plan go with what the rules cost."""
@@ -94,10 +95,13 @@ class Plans:
         except GeneratorExit:
             raise
         except Exception as error:
-            away = isinstance(error, RateLimiterUnavailable)
-            log.warning("the plan of a caller could not be found out: %s", error, exc_info=not away)
+            away = isinstance(error, AWAY)
+            if not (away and self._is_away):  # of all callers it is the same
+                log.warning("the plan of a caller could not be found out: %s", error, exc_info=not away)
+            self._is_away = away
             self._keep(caller, now + _AGAIN_SECONDS, name)
         else:
+            self._is_away = False
             self._keep(caller, now + self._ttl, name)
         return name
 

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import EntityNotFound, ValidationError
+from ..core.errors import EntityNotFound, LimiterClosed, NamespaceNotFound, RateLimiterUnavailable, ValidationError
 from ..core.records import Record
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..limiter.chain import ONE_OF_EACH
 from ..plan import Call as Step
 from ..plan import GetRecords, Once, Plan
+
+AWAY = (RateLimiterUnavailable, NamespaceNotFound, LimiterClosed)  # no step can be taken, whatever it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..core.decide import FORCE, Answer, Parts, Request
-from ..core.errors import LeaseExpired, LimiterClosed, RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.errors import (
+    LeaseExpired,
+    LimiterClosed,
+    NamespaceNotFound,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    ValidationError,
+)
 from ..core.names import parse_bucket_key
 from ..core.units import from_milli, signed_tokens_to_milli
 from ..plan import Call, Plan, Settle, SettleHere
@@ -271,7 +278,7 @@ class BaseLease:
         keeps = error is None or self._on_error == "keep"
         try:
             yield from self._commit_plan() if keeps else self._rollback_plan()
-        except (RateLimiterUnavailable, LimiterClosed) as unavailable:
+        except (RateLimiterUnavailable, LimiterClosed, NamespaceNotFound) as unavailable:
             # What the body did, or its own error, matters more to the caller than this.
             what = "the slots of lease %s run out by themselves" if keeps else "lease %s could not be rolled back"
             log.warning(f"{what}: %s", self.id, unavailable)

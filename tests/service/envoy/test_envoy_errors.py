@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from envoy_proxy import TOKEN, Client, descriptor
 
-from headgate import RateLimiter
+from headgate import RateLimiter, SyncRateLimiter
 from headgate.service.envoy.descriptors import DescriptorRule
 from headgate.service.envoy.ratelimit_pb2 import RateLimitResponse
 from headgate.service.envoy.wishes import MAX_DESCRIPTORS, MAX_ENTRIES, MAX_NAME_BYTES, MAX_VALUE_BYTES
@@ -88,6 +89,17 @@ def test_the_store_is_away(serve: Serve) -> None:
         assert not passed.statuses[0].HasField("current_limit")
     here = serve(ADDRESS, url=away, on_unavailable="local")
     assert overall(here, ONE) == [OK, OK, OK, OVER_LIMIT]
+
+
+def test_a_namespace_that_is_deleted(serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url = f"sqlite:///{tmp_path / 'limits.db'}"
+    with SyncRateLimiter(url) as limiter:
+        limiter.register_namespace("blue")
+        limiter.delete_namespace("blue")
+    with pytest.raises(grpc.RpcError, match="namespace 'blue' is deleted") as caught:
+        serve(ADDRESS, url=url, namespace="blue").ask(ONE)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "Traceback" not in caplog.text, "for every request there would be one"
 
 
 def test_what_is_wrong_with_the_service_itself_is_not_told(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...core.errors import NamespaceNotFound, RateLimiterUnavailable, ValidationError
 from ...http.answer import DEFAULT_HEADERS, HeaderKind, Headers
 from ...limiter import RateLimiter
 from .decide import decide
@@ -48,6 +48,8 @@ class RateLimitServicer:
             return reply(descriptors, verdict, self._headers, limiter.clock)
         except ValidationError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except NamespaceNotFound as error:
+            await _abort(context, grpc.StatusCode.NOT_FOUND, str(error))
         except RateLimiterUnavailable as error:
             log.debug("Envoy was told that the store is away: %s", error)
             # An error, so that Envoy does as its failure_mode_deny says.
