@@ -331,6 +331,26 @@ def test_what_was_changed_since_is_left_alone(change: Any, limiter: SyncRateLimi
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (Declaration(rules=[{"id": "other", "limits": "1/minute"}]), "the stored plans .* is for a rule 'r'"),
+        (Declaration(rules=[{"id": "r", "limits": {"tpm": "1/minute"}, "cost": {"tpm": 1}}]), "would limit nothing"),
+        (Declaration(plans={"pro": {"other": "1/minute"}}), "the stored rules .* is for a rule 'other'"),
+        (Declaration(plans={"pro": "1/minute burst 2"}), "the stored rules .* plan 'pro'"),
+    ],
+)
+def test_rules_and_plans_that_stay_go_together(limiter: SyncRateLimiter, wrong: Declaration, why: str) -> None:
+    put(limiter, Declaration(rules=[{"id": "r", "limits": "5/minute", "cost": 3}], plans={"pro": {"r": "9/minute"}}))
+    with pytest.raises(ValidationError, match=why):
+        diff(limiter, wrong)
+    if wrong.rules:
+        assert put(limiter, wrong, prune=True) == 2, "then no plans are left"
+    else:
+        assert put(limiter, Declaration(plans={"pro": {"*": "7/minute"}})) == 1
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_one_who_has_got_a_child_since_is_not_removed(limiter: SyncRateLimiter) -> None:
     put(limiter, SMALL)
     found = diff(limiter, Declaration(), prune=True)
@@ -341,7 +361,7 @@ def test_one_who_has_got_a_child_since_is_not_removed(limiter: SyncRateLimiter) 
 
 
 def test_of_two_who_apply_at_once_one_wins(limiter: SyncRateLimiter, url: str) -> None:
-    """The one who began first stops, and says why."""
+    """The other one stops, and says why."""
     first, second = many(60), many(60, MORE)
 
     def interrupt(done: int, total: int) -> None:
@@ -353,6 +373,17 @@ def test_of_two_who_apply_at_once_one_wins(limiter: SyncRateLimiter, url: str) -
     assert export(limiter) == named(second)
     assert put(limiter, first) == 60
     assert export(limiter) == named(first)
+
+
+def test_one_who_looked_while_another_was_half_done(limiter: SyncRateLimiter) -> None:
+    first, second = many(60), many(60, MORE)
+    put(limiter, second)
+    seen = []
+    apply(limiter, diff(limiter, first), progress=lambda done, total: seen.append(diff(limiter, second)))
+    assert 0 < len(seen[0]) < 60
+    with pytest.raises(ApplyConflict, match="another declaration was applied"):
+        apply(limiter, seen[0])
+    assert export(limiter) == named(first), "not a bit of each"
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

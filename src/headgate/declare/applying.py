@@ -1,8 +1,8 @@
 """Applying a difference: many changes at a time, each only if nobody has changed the same in the meantime.
 
-Whoever applies writes the record `applied` first, and all that follows only as long as nobody else has written it. So
-of two who apply at once the one that began first stops, with an error that says so. Applying again goes on from there,
-as it does after a crash.
+Whoever applies writes the record `applied` with everything it writes, and only as long as nobody else has written it
+since the difference was made. So of two who apply at once one stops, with an error that says so, even if it looked when
+the other was only half done. Applying again goes on from there, as it does after a crash.
 """
 
 from __future__ import annotations
@@ -63,19 +63,17 @@ def apply_plan(
     """
     done = 0
     versions = dict(diff.versions)
-    begin: Change = Put(
-        applied_key(limiter.namespace),
-        {"at_ms": limiter.clock.now_ms(), "actor": actor or limiter.actor},
-        diff.applied,
-    )
+    applied = diff.applied
     for batch in _batches(limiter, diff, versions, actor):
         yield from _check_childless_plan(limiter, batch)
+        by = {"at_ms": limiter.clock.now_ms(), "actor": actor or limiter.actor}
+        mine = Put(applied_key(limiter.namespace), by, applied)
         try:
-            yield from write_limits_plan(limiter, batch.edits, [begin, *batch.changes()], actor=actor)
+            yield from write_limits_plan(limiter, batch.edits, [mine, *batch.changes()], actor=actor)
         except VersionConflict as conflict:
-            what = yield from _changed_plan(limiter, diff, conflict.key, begin)
+            what = yield from _changed_plan(limiter, diff, conflict.key, mine)
             raise ApplyConflict(conflict.key, what) from None
-        begin = Check(begin.key, diff.applied + 1)
+        applied += 1
         done += batch.count
         for entity_id in batch.removed:
             yield from _delete_buckets_plan(limiter, entity_id)
@@ -196,10 +194,10 @@ def _delete_buckets_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[None
             return
 
 
-def _changed_plan(limiter: BaseLimiter, diff: Diff, key: str, begin: Change) -> Plan[str]:
+def _changed_plan(limiter: BaseLimiter, diff: Diff, key: str, mine: Put) -> Plan[str]:
     """What somebody else has changed: of all that, another declaration explains most."""
-    (applied,) = yield from GetRecords([begin.key])
-    if applied is not None and applied.version != begin.expected:
+    (applied,) = yield from GetRecords([mine.key])
+    if applied is not None and applied.version != mine.expected:
         return f"another declaration was applied by {applied.value['actor']}"
     for difference in diff:
         if key_at(limiter, difference.place) == key:

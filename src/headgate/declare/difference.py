@@ -10,6 +10,8 @@ from ..core.errors import ValidationError
 from ..core.names import check_resource
 from ..core.records import ABSENT
 from ..http.document import DocumentError
+from ..http.plans import ANY_RULE, Plans
+from ..http.rules import Rule, Rules
 from ..limiter.base import BaseLimiter
 from ..limiter.edits import described, entity_level
 from ..limiter.entities import entity_value
@@ -23,6 +25,7 @@ Value: TypeAlias = "dict[str, Any]"
 Parents: TypeAlias = "Mapping[str, str | None]"  # an entity's id, and its parent's
 
 _NOTHING_SAID = entity_value(None, None, False, None)
+_RULES, _PLANS = Place("rules"), Place("plans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,13 @@ def diff_plan(limiter: BaseLimiter, declaration: Declaration, *, prune: bool = F
         stored = yield from read_all_plan(limiter)
     else:
         above = [Place("entity", stored_id) for stored_id in ids.values()]
-        stored = yield from read_places_plan(limiter, dict.fromkeys([*wanted, *above]))
+        together = [_RULES, _PLANS] if wanted.keys() & {_RULES, _PLANS} else []
+        stored = yield from read_places_plan(limiter, dict.fromkeys([*wanted, *above, *together]))
     kept = {place.entity_id for place in wanted} if prune else None
     parents = _parents(wanted, stored, kept)
     _check_parents(declaration, ids, parents, prune)
+    if not prune:
+        _check_plans(declaration, wanted, stored)
     differences = [*_changed(wanted, stored, _top_down(parents)), *(_removed(wanted, stored) if prune else ())]
     versions = {place.entity_id: record.version for place, record in stored.records.items() if place.kind == "entity"}
     return Diff(differences, parents, versions, stored.applied)
@@ -155,6 +161,26 @@ def _check_parents(declaration: Declaration, ids: Mapping[str, str], parents: Pa
     wrong |= {declared[stored_id]: why for stored_id, why in wrong_parents(parents) if stored_id in declared}
     if wrong:
         raise _refused(declaration, [(declaration.lines.get(entity_id, 1), why) for entity_id, why in wrong.items()])
+
+
+def _check_plans(declaration: Declaration, wanted: Mapping[Place, Value], stored: Stored) -> None:
+    """Rules that are declared go with plans that stay in the store, and the other way round."""
+    staying = {_RULES, _PLANS} - wanted.keys()
+    if len(staying) != 1 or not staying <= stored.records.keys():
+        return
+    found = {place: wanted[place] if place in wanted else stored.records[place].value for place in (_RULES, _PLANS)}
+    plans = found[_PLANS]["plans"]
+    try:
+        rules = Rules([Rule(**fields) for fields in found[_RULES]["rules"]])
+        known = {ANY_RULE, *(rule.id for rule in rules)}
+        for name, by_rule in plans.items():
+            for rule_id in by_rule.keys() - known if isinstance(by_rule, Mapping) else ():
+                raise ValidationError(f"plan {name!r} is for a rule {rule_id!r}, which there would not be")
+        Plans(plans, {}).check(rules)
+    except (ValidationError, TypeError) as error:
+        (place,) = staying
+        why = f"the stored {place} would stay, and not go with it: {error}; declare both, or prune"
+        raise _refused(declaration, [(1, why)]) from None
 
 
 def _refused(declaration: Declaration, problems: Sequence[tuple[int, str]]) -> ValidationError:

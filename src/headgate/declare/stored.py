@@ -19,14 +19,14 @@ _PAGE = 500
 
 @dataclass(slots=True)
 class Stored:
-    """Records by place. `applied`: the version of the record that whoever applies something writes first."""
+    """Records by place. `applied`: the version of the record that whoever applies something writes too."""
 
     records: dict[Place, Record] = field(default_factory=dict)
     applied: int = ABSENT
 
 
 def applied_key(namespace: str) -> str:
-    """Who applied a declaration last, and when. A new version of it stops those who began before."""
+    """Who applied a declaration last, and when. A new version of it stops those who looked before."""
     return f"{namespace}/applied"
 
 
