@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,6 +14,7 @@ pytest.importorskip("click")
 from cli_helpers import Cli, Inside
 
 from headgate.testing.servers.dynamodb import Engine
+from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
 
 
@@ -94,6 +96,19 @@ def test_a_store_that_is_not_there(inside: Cli) -> None:
     assert _verdicts(found)["store"] == "fail"
     assert "clock" not in _verdicts(found)
     assert "hunter2" not in str(found)
+    assert "start it" in _advice(found, "store")
+
+
+def test_a_database_that_is_not_set_up(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    inside = Inside(tmp_path, f"{postgres_server.url}?schema=made_{uuid4().hex[:12]}")
+    found = inside.json("doctor", code=1)
+    assert "extra postgres" in _verdicts(found)
+    assert "`headgate setup` does it" in _advice(found, "store")
+    assert "start it" not in _advice(found, "store")
+    assert "`headgate setup` does it" in inside.error("limits", "get", "acme")
+    assert inside("setup").stdout.startswith("ready: postgresql://")
+    assert inside.json("setup")["ready"]
+    assert inside.json("limits", "get", "acme")["limits"] == []
 
 
 def test_a_file_that_everybody_may_write(inside: Cli) -> None:

@@ -69,7 +69,7 @@ def test_a_schema_of_another_version(postgres_server: PostgresServer, schema: st
             getattr(store, what)()
     postgres_server.execute("UPDATE fresh.version SET version = 0 WHERE version = 1")
     postgres_server.execute("DELETE FROM fresh.version WHERE version > 1")
-    with closing(open_store(url, 5.0)) as store, pytest.raises(ValidationError, match=r"setup\(\) to bring it up"):
+    with closing(open_store(url, 5.0)) as store, pytest.raises(ValidationError, match="`headgate setup` brings it up"):
         store.ping()
 
 

@@ -32,6 +32,7 @@ SECTIONS = {
         "penalize": "correct",
     },
     "Operate": {
+        "setup": "setup",
         "namespace": "namespace",
         "reconcile": "reconcile",
         "doctor": "doctor.command",

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 
-from ...core.errors import HeadgateError, NamespaceNotFound
+from ...core.errors import HeadgateError, NamespaceNotFound, RateLimiterUnavailable
 from ...core.limit import Limit
 from ...core.names import shown_url
 from ...core.records import Page
@@ -35,9 +35,9 @@ def store_findings(url: str) -> Iterator[Finding]:
         try:
             store.ping()
         except HeadgateError as error:
-            yield Finding(
-                "store", "fail", f"{shown}: {error}", "start it, or correct --url; nothing else was looked at"
-            )
+            away = isinstance(error, RateLimiterUnavailable)
+            advice = "start it, or correct --url" if away else "put that right"
+            yield Finding("store", "fail", f"{shown}: {error}", f"{advice}; nothing else was looked at")
             return
         own_clock = store.own_clock
     yield Finding("store", "ok", f"{shown} answers, after {_ms(time.perf_counter() - started)} with connecting")

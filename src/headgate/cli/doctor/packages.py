@@ -10,7 +10,7 @@ from importlib import metadata
 from ... import __version__
 from ...stores.health import Finding
 
-_EXTRAS = ("cli", "redis", "dynamodb", "http", "server", "metrics")
+_EXTRAS = ("cli", "redis", "postgres", "dynamodb", "http", "server", "metrics")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)")
 _EXTRA = re.compile(r"extra == ['\"]([a-z]+)['\"]")
 

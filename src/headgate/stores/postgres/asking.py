@@ -70,7 +70,8 @@ class Asking:
         if code == "HG426":
             return self._wrong_version(int(text))
         if code in _NOT_SET_UP:
-            return ValidationError(f"schema {schema!r} of the database is not set up ({text}): call setup() once")
+            what = f"schema {schema!r} of the database is not set up ({text})"
+            return ValidationError(f"{what}: `headgate setup` does it, or limiter.setup()")
         if code == "42501":
             return ValidationError(f"PostgreSQL says {text!r}: grant the role of the URL what docs/postgres.md lists")
         if code == "55P03":
@@ -79,7 +80,8 @@ class Asking:
 
     def _wrong_version(self, found: int) -> ValidationError:
         what = f"schema {self._settings.schema!r} of the database has version {found}, this headgate needs {VERSION}"
-        return ValidationError(f"{what}: " + ("call setup() to bring it up" if found < VERSION else "upgrade headgate"))
+        remedy = "`headgate setup` brings it up, or limiter.setup()" if found < VERSION else "upgrade headgate"
+        return ValidationError(f"{what}: {remedy}")
 
     def check_plan(self) -> Plan[None]:
         found = yield from self._version_plan()
