@@ -72,6 +72,7 @@ class ThreadsOnly:
 
     test_a_cancelled_adjustment_lands_all_the_same = None
     test_an_event_loop_that_ends_amid_acquires = None
+    test_an_event_loop_that_ends_amid_releases = None
     test_cancelled_at_any_moment_nothing_stays_taken = None
     test_cancelled_twice_it_still_gives_back = None
     test_coalescing_changes_no_answer = None
@@ -94,6 +95,8 @@ class DynamoDB:
     scenarios_every = 5
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
+    # An event loop that closes cancels the tasks of the HTTP client too, and then what was sent is in doubt.
+    test_an_event_loop_that_ends_amid_releases = None
 
     @pytest.fixture
     def url(self, ministack: Engine, aws_credentials: str) -> str:

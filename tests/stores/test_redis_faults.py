@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from redis_helpers import FAR_TOO_LONG_SECONDS, Load, both_kinds, changes, fixed, opened, patiently
 
-from headgate import RateLimiterUnavailable
+from headgate import RateLimiter, RateLimiterUnavailable
 from headgate.testing.servers.redis import RedisServer
 
 PLENTY = fixed(1_000_000)
@@ -244,3 +246,26 @@ class TestUnwilling:
             server.command("CONFIG", "SET", "key-load-delay", 0)
             patiently(limiter.ping)
             assert limiter.available("e", "r", [TEN]) == {"n": 9}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="nobody knows there how often a task was cancelled")
+@pytest.mark.parametrize("first", [True, False])
+def test_cancelled_at_the_deadline(first: bool, own_redis_server: RedisServer) -> None:
+    """By a timeout of the caller's as long as the store's, perhaps. It does not go on."""
+
+    async def scenario() -> None:
+        async with RateLimiter(own_redis_server.url, store_timeout=0.1, on_unavailable="allow") as limiter:
+            for _ in range(2):
+                assert await limiter.try_acquire(*WISH)
+            own_redis_server.pause()
+            task = asyncio.create_task(limiter.try_acquire(*WISH))
+            await asyncio.sleep(0)
+            (alarm,) = limiter._store._wire.watch._alarms  # type: ignore[attr-defined]
+            asyncio.get_running_loop().call_at(alarm.at - 1e-6 if first else alarm.at, task.cancel)
+            await asyncio.wait([task])
+            assert task.cancelled()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        own_redis_server.resume()

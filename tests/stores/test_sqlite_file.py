@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import sqlite3
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlite_helpers import LIMIT, PATIENCE_SECONDS, another, query, several, take, taken, taken_from, url_of
 
-from headgate import HeadgateError, Limit, RateLimiterUnavailable, SyncRateLimiter, ValidationError
+from headgate import (
+    HeadgateError,
+    Limit,
+    LimiterClosed,
+    RateLimiter,
+    RateLimiterUnavailable,
+    SyncRateLimiter,
+    ValidationError,
+)
 from headgate.testing import ManualClock
 
 OURS = int.from_bytes(b"HGat", "big")
@@ -488,3 +500,73 @@ def test_stored_limits_survive_kill_9_of_others(path: Path) -> None:
         taker.process.wait()
         assert limiter.get_limits("ada") == [LIMIT]
         assert taken(limiter) == 10
+
+
+# Closing amid tasks
+
+
+def test_closed_while_others_queue_up(path: Path) -> None:
+    """They are told, and the file is not opened again for them."""
+
+    async def scenario() -> None:
+        limiter = RateLimiter(url_of(path))
+        await limiter.available("ada", "api", [LIMIT])
+        tasks = [asyncio.create_task(limiter.try_acquire("ada", "api", {"tokens": 1}, [LIMIT])) for _ in range(1500)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await limiter.close()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(why) for why in answers if isinstance(why, BaseException)} == {LimiterClosed}
+        assert not isinstance(answers[0], BaseException)
+
+    asyncio.run(scenario())
+
+
+def test_a_close_that_is_cancelled_closes(path: Path) -> None:
+    async def scenario() -> None:
+        for steps in range(1, 5):
+            limiter = RateLimiter(url_of(path))
+            lease = (await limiter.try_acquire("ada", "api", {"slots": 1}, [Limit.concurrent("slots", 9)])).lease
+            assert lease is not None, "there is something to renew"
+            closing = asyncio.create_task(limiter.close())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            until = time.monotonic() + PATIENCE_SECONDS
+            while any(thread.name.startswith("headgate-store") for thread in threading.enumerate()):
+                assert time.monotonic() < until, steps
+                await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+# Interrupts
+
+
+class Interrupted(sqlite3.Connection):
+    """Ctrl-C comes while it begins a transaction: Python raises it when that is done."""
+
+    armed: ClassVar[list[str]] = []
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        done = super().execute(sql, *parameters)
+        if sql in self.armed:
+            self.armed.remove(sql)
+            raise KeyboardInterrupt
+        return done
+
+
+def test_interrupted_while_a_transaction_begins(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not stay open: nobody else could write."""
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Interrupted))
+    with SyncRateLimiter(url_of(path)) as limiter, SyncRateLimiter(url_of(path)) as other:
+        take(limiter)
+        take(other)
+        for begin in ("BEGIN IMMEDIATE", "BEGIN"):
+            Interrupted.armed.append(begin)
+            with pytest.raises(KeyboardInterrupt):
+                take(limiter) if begin == "BEGIN IMMEDIATE" else limiter.get_buckets("ada")
+            take(other)
+            take(limiter)
+        assert taken(limiter) == 6

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..core.decide import Answer, Parts, Request, refund
@@ -13,7 +14,7 @@ from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..core.names import bucket_key, check_resource
 from ..core.units import MILLI, from_milli, seconds_to_ms, wait_to_ms
-from ..plan import Call, Nap, Plan, Settle, SettleHere, Sleep
+from ..plan import Call, Nap, Plan, Settle, SettleHere, Sleep, Whole
 from .base import BaseLimiter, check_on_unavailable
 from .chain import Chain, Shape, own_amounts
 from .config import chain_plan
@@ -169,7 +170,10 @@ def take_chain_plan(
     except GeneratorExit:
         raise
     except BaseException:
-        yield from give_back_plan(limiter, request, hold, settle)
+        if hold is not None and hold.record is not None:
+            yield from Whole(partial(give_back_plan, limiter, request, hold, settle))
+        else:
+            yield from give_back_plan(limiter, request, hold, settle)
         raise
     waited = stood_in_line or bool(answer.wait_ms)
     return Outcome(chain, parts, answer, max_wait_ms, hold, here, waited)

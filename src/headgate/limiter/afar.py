@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.decide import FORCE, RENEW, Parts, Request
@@ -17,7 +18,7 @@ from ..core.limit import Limit
 from ..core.names import StoredId, parse_bucket_key
 from ..core.records import Change, Delete, Put
 from ..core.units import MILLI, from_milli, signed_tokens_to_milli
-from ..plan import GetRecords, Plan, Settle, WriteRecords
+from ..plan import GetRecords, Plan, Settle, Whole, WriteRecords
 from . import keys
 from .base import BaseLimiter
 from .chain import Chain
@@ -60,6 +61,10 @@ def renew_lease_plan(limiter: BaseLimiter, lease_id: str) -> Plan[float]:
 
 def adjust_lease_plan(limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any]) -> Plan[Consumed]:
     """Correct what a detached lease took, +n or -n. Never refuses. What it has taken in all comes back."""
+    return (yield from Whole(partial(_adjust_plan, limiter, lease_id, amounts)))
+
+
+def _adjust_plan(limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any]) -> Plan[Consumed]:
     found = yield from _find_plan(limiter, lease_id)
     _check_amounts(amounts)
     found.chain.check_tokens(amounts)
@@ -83,6 +88,12 @@ def release_lease_plan(
 
     What it has taken in all comes back.
     """
+    return (yield from Whole(partial(_release_plan, limiter, lease_id, amounts, rollback=rollback)))
+
+
+def _release_plan(
+    limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any] | None, *, rollback: bool
+) -> Plan[Consumed]:
     extra: Parts = ()
     change: Change
     while True:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
+from inspect import cleandoc
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
-from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, arun
+from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, arun, to_the_end
 from ..stores import InProcessStore, OffloadedStore, open_async_store
 from . import namespaces, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
@@ -50,7 +51,9 @@ R = TypeVar("R")
 
 
 class RateLimiter(CoroutineMethods, BaseLimiter):
-    __doc__ = f"Rate limits for tasks.\n\n    {BaseLimiter.__doc__}"
+    __doc__ = f"""Rate limits for tasks.
+
+{cleandoc(BaseLimiter.__doc__ or "")}"""
 
     def _open(self) -> None:
         store = self._store = open_async_store(self.url, self._store_timeout)
@@ -117,6 +120,8 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
             return await self._nap(call)
         if isinstance(call, Once):
             return await self._once.run(call.key, lambda: arun(call.plan(), self._perform))
+        if isinstance(call, Whole):
+            return await to_the_end(arun(call.plan(), self._perform))
         if isinstance(call, Sleep):
             return await asleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
@@ -365,8 +370,10 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
         """Let go of the store. Idempotent."""
         if not self._closed:
             self._closed = True
-            await self._keeper.close()
-            await self._store.close()
+            try:
+                await self._keeper.close()
+            finally:  # if we are cancelled too
+                await self._store.close()
 
     async def __aenter__(self) -> RateLimiter:
         return self

@@ -4,7 +4,8 @@ A lone request finds nothing under way and leaves at once: there is no timer. Re
 order in which they came, so the answers are those of one call each.
 
 Cancellation. A take that is cancelled has no effect: it is withdrawn if it was not sent yet, otherwise it is
-given back as soon as its answer is known. A force that is cancelled is sent and lands all the same.
+given back as soon as its answer is known. A force that is cancelled is sent and lands all the same, before its caller
+hears of it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..core.decide import Answer, Mode, Request, refund
 from ..core.errors import PartlyUnavailable, RateLimiterUnavailable
-from ..stores import SettledThenCancelled
+from ..plan import to_the_end
+from ..stores import LostThenCancelled, SettledThenCancelled
 from .fork import anew_after_fork
 
 MAX_BATCH = 512
@@ -39,13 +42,13 @@ def settle_each(
 
 
 class _ThreadEntry:
-    __slots__ = ("answer", "error", "gate", "leads", "request")
+    __slots__ = ("answer", "error", "gate", "leads", "request", "sent")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.answer: Answer | None = None
         self.error: BaseException | None = None
-        self.leads = False
+        self.leads = self.sent = False
         self.gate = threading.Lock()  # released by whoever has news for this thread
         self.gate.acquire()
 
@@ -72,31 +75,36 @@ class ThreadCoalescer:
         self._led = False
 
     def settle(self, request: Request) -> Answer:
-        with self._mutex:
-            alone = not self._led
-            if alone:
-                self._led = True
-            else:
-                entry = _ThreadEntry(request)
-                self._queue.append(entry)
-        if alone:
-            try:
+        alone, entry = False, None
+        try:  # an interrupt may come at any moment, and somebody has to lead
+            with self._mutex:
+                alone = not self._led
+                if alone:
+                    self._led = True
+                else:
+                    entry = _ThreadEntry(request)
+                    self._queue.append(entry)
+            if entry is None:
                 return self._settle((request,))[0]
-            finally:
-                self._appoint()
-        try:
             entry.gate.acquire()
             if entry.leads:
                 self._lead(entry)
         except BaseException:
-            self._abandon(entry)
+            if entry is not None:
+                self._abandon(entry)
             raise
+        finally:
+            if alone:
+                self._appoint()
         return entry.result()
 
     def _lead(self, leader: _ThreadEntry) -> None:
-        with self._mutex:
-            batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
+        batch: list[_ThreadEntry] = []
         try:
+            with self._mutex:
+                batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
+                for entry in batch:
+                    entry.sent = True
             for entry, answer in zip(batch, self._settle([entry.request for entry in batch])):
                 entry.answer = answer
         except PartlyUnavailable as partial:
@@ -130,8 +138,9 @@ class ThreadCoalescer:
     def _abandon(self, entry: _ThreadEntry) -> None:
         """This thread was interrupted (KeyboardInterrupt): leave nothing taken, and nobody waiting for it."""
         with self._mutex:
-            if entry in self._queue and not entry.leads:
-                self._queue.remove(entry)
+            if not entry.leads and not entry.sent:
+                if entry in self._queue:
+                    self._queue.remove(entry)
                 return
         if entry.leads:
             self._lead(entry)
@@ -198,8 +207,7 @@ class TaskCoalescer:
         try:
             return await entry.future
         except asyncio.CancelledError:
-            if request.mode is Mode.TAKE:
-                await _to_the_end(self._undo(entry))
+            await _surely(self._let_go(entry))
             raise
 
     async def settle_each(self, batch: Sequence[Request]) -> list[Answer | RateLimiterUnavailable]:
@@ -216,8 +224,7 @@ class TaskCoalescer:
                 if not entry.future.cancel() and not entry.future.cancelled():
                     entry.future.exception()  # it was seen, though nobody waits for it any more
             for entry in entries:
-                if entry.request.mode is Mode.TAKE:
-                    await _to_the_end(self._undo(entry))
+                await _surely(self._let_go(entry))
             raise
         return results
 
@@ -234,7 +241,7 @@ class TaskCoalescer:
                     self._launch(asyncio.get_running_loop())
         except SettledThenCancelled as settled:
             if request.mode is Mode.TAKE and settled.answers[0].allowed:
-                await _to_the_end(self._give_back(request))
+                await _surely(self._give_back(request))
             raise
 
     def _submit(self, request: Request) -> _TaskEntry:
@@ -256,14 +263,14 @@ class TaskCoalescer:
 
     def _ended(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
-        if flight.cancelled():
-            # Only an event loop that is closing does that. Its tasks still wait for their answers, or to give back.
+        if flight.cancelled():  # before it began
             self._flying = False
             if self._queue:
                 self._launch(flight.get_loop())
 
     async def _fly(self) -> None:
         size = MAX_BATCH if self._together else 1
+        closing = False
         while self._queue:
             batch, self._queue = self._queue[:size], self._queue[size:]
             for entry in batch:
@@ -280,37 +287,43 @@ class TaskCoalescer:
             except SettledThenCancelled as settled:
                 for entry, answer in zip(batch, settled.answers):
                     entry.land(answer, None)
-                raise
-            except BaseException:
+            except BaseException as error:
+                if type(error) is asyncio.CancelledError and not closing:
+                    # By an event loop that is closing, before anything was sent. Its tasks still wait for their
+                    # answers, or to give back.
+                    closing = True
+                    self._put_back(batch)
+                    continue
                 for entry in batch:
                     entry.land(None, RateLimiterUnavailable("the call was interrupted"))
-                raise
+                if not isinstance(error, LostThenCancelled):
+                    raise
             else:
                 for entry, answer in zip(batch, answers):
                     entry.land(answer, None)
         self._flying = False
 
-    async def _undo(self, entry: _TaskEntry) -> None:
-        if not entry.sent:
+    def _put_back(self, batch: list[_TaskEntry]) -> None:
+        for entry in batch:
+            entry.sent = False
+        self._queue[:0] = batch
+
+    async def _let_go(self, entry: _TaskEntry) -> None:
+        takes = entry.request.mode is Mode.TAKE
+        if not entry.sent and (takes or entry.request.mode is Mode.PEEK):
             self._queue.remove(entry)
             return
         if not entry.over:
             entry.landed = asyncio.get_running_loop().create_future()
             await entry.landed
-        if entry.answer is not None and entry.answer.allowed:
+        if takes and entry.answer is not None and entry.answer.allowed:
             await self._give_back(entry.request)
 
     async def _give_back(self, request: Request) -> None:
         await self._submit(refund(request)).future
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _surely(work: Coroutine[Any, Any, None]) -> None:
     """Wait for it, whoever else may cancel us meanwhile; it takes no longer than the store's deadline."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue
-        except Exception:
-            break
+    with suppress(Exception, asyncio.CancelledError):
+        await to_the_end(work)

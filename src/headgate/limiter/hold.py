@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ..core.errors import RateLimiterUnavailable, VersionConflict
 from ..core.limit import OWN, Limit
 from ..core.records import ABSENT, Delete, Put
 from ..core.units import MAX_PERIOD_MS, MAX_TOKENS, MILLI
-from ..plan import Plan, WriteRecords
+from ..plan import Plan, Whole, WriteRecords
 from . import keys
 
 if TYPE_CHECKING:
@@ -136,6 +137,9 @@ class LeaseRecord:
 
     def write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
         """False if somebody has claimed it."""
+        return (yield from Whole(partial(self._write_plan, chain, parts)))  # or nobody knew its version
+
+    def _write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
         value = lease_value(chain, parts, self._ttl_ms, restore=self.restore)
         try:
             yield from WriteRecords([Put(self.key, value, self._version)])

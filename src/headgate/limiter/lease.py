@@ -7,6 +7,7 @@ import logging
 import time
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ..core.errors import (
 )
 from ..core.names import parse_bucket_key
 from ..core.units import from_milli, signed_tokens_to_milli
-from ..plan import Call, Plan, Settle, SettleHere
+from ..plan import Call, Plan, Settle, SettleHere, Whole
 from .bind import blocking, coroutine
 from .chain import Chain, own_amounts
 from .decision import statuses
@@ -252,6 +253,12 @@ class BaseLease:
         yield from self._end_plan(keep=False)
 
     def _end_plan(self, *, keep: bool) -> Plan[None]:
+        if self._record is None:
+            yield from self._give_back_plan(keep=keep)
+        else:  # whoever deletes its record has to give back as well
+            yield from Whole(partial(self._give_back_plan, keep=keep))
+
+    def _give_back_plan(self, *, keep: bool) -> Plan[None]:
         limits = self._chain.shape.levels[0] if self._taken_milli else {}
         taken = {name: milli for name, milli in self._taken_milli.items() if milli > 0}
         back = {name: -milli for name, milli in taken.items() if not keep or limits[name].is_concurrent}

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial, wraps
+from inspect import cleandoc
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
-from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, run
+from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, run
 from ..stores import InProcessStore, open_store
 from . import namespaces, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
@@ -37,7 +38,9 @@ T = TypeVar("T")
 
 
 class SyncRateLimiter(BlockingMethods, BaseLimiter):
-    __doc__ = f"Rate limits for threads: RateLimiter's methods without await. Thread-safe.\n\n    {BaseLimiter.__doc__}"
+    __doc__ = f"""Rate limits for threads: RateLimiter's methods without await. Thread-safe.
+
+{cleandoc(BaseLimiter.__doc__ or "")}"""
 
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
@@ -93,6 +96,8 @@ class SyncRateLimiter(BlockingMethods, BaseLimiter):
             return self._nap(call)
         if isinstance(call, Once):
             return self._once.run(call.key, lambda: run(call.plan(), self._perform))
+        if isinstance(call, Whole):
+            return run(call.plan(), self._perform)
         if isinstance(call, Sleep):
             return sleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)

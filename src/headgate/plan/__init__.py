@@ -28,9 +28,10 @@ from .calls import (
     Sleep,
     StoreCall,
     Sweep,
+    Whole,
     WriteRecords,
 )
-from .drivers import arun, run
+from .drivers import arun, run, to_the_end
 
 __all__ = [
     "Call",
@@ -54,7 +55,9 @@ __all__ = [
     "Sleep",
     "StoreCall",
     "Sweep",
+    "Whole",
     "WriteRecords",
     "arun",
     "run",
+    "to_the_end",
 ]

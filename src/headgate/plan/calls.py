@@ -70,6 +70,13 @@ class Once(Call[T_co]):
     plan: Callable[[], Plan[T_co]]
 
 
+@dataclass(frozen=True, slots=True)
+class Whole(Call[T_co]):
+    """Run a plan to its end, even if who wants it is cancelled meanwhile; that comes after."""
+
+    plan: Callable[[], Plan[T_co]]
+
+
 class StoreCall(Call[T_co]):
     """A call that is one method of the store (see stores/contract.py)."""
 

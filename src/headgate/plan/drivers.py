@@ -1,8 +1,9 @@
-"""The two drivers. They differ in one word."""
+"""The two drivers. They differ in one word. And how coroutines make sure of something."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from .calls import Call, Plan
@@ -36,3 +37,19 @@ async def arun(plan: Plan[T], perform: Callable[[Call[Any]], Awaitable[Any]]) ->
                 call = plan.send(answer)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """What it returns or raises. If we are cancelled meanwhile, we are so only then."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # it was seen
+        raise cancelled
+    return task.result()

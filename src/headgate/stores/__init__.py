@@ -7,12 +7,13 @@ from importlib import import_module
 
 from ..core.errors import ValidationError
 from ..core.names import shown_url
-from .contract import AsyncStore, InProcessStore, SettledThenCancelled, Store
+from .contract import AsyncStore, InProcessStore, LostThenCancelled, SettledThenCancelled, Store
 from .offload import OffloadedStore
 
 __all__ = [
     "AsyncStore",
     "InProcessStore",
+    "LostThenCancelled",
     "OffloadedStore",
     "SettledThenCancelled",
     "Store",

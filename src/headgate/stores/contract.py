@@ -12,7 +12,7 @@ Everything else (leases, hierarchy, configuration, waiting, coalescing) is built
 Rules
 - A request's decision is `core.decide`, or a script held to it by a differential test.
 - `get_records` sees all keys at one moment, or one after the other in their order.
-- A `settle` that is cancelled either has not happened, or ends with SettledThenCancelled.
+- A `settle` that is cancelled either has not happened, or ends with SettledThenCancelled, or with LostThenCancelled.
 - Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
 - A part whose limit is concurrent is about slots (core/slots.py), kept by lease id with the moment they run out. A
   limit that becomes one of the other kind starts anew.
@@ -51,6 +51,10 @@ class SettledThenCancelled(asyncio.CancelledError):
     def __init__(self, answers: Sequence[Answer]) -> None:
         super().__init__()
         self.answers = answers
+
+
+class LostThenCancelled(asyncio.CancelledError):
+    """The same, and whether it has happened nobody knows."""
 
 
 class Store(Protocol):

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..core.decide import Answer, Request
+from ..core.errors import LimiterClosed
 from ..core.records import BucketRow, Change, Page, Record, Swept
 from ..core.usage import UsageRow
-from .contract import SettledThenCancelled, Store
+from .contract import LostThenCancelled, SettledThenCancelled, Store
 
 T = TypeVar("T")
 
@@ -23,6 +24,7 @@ class OffloadedStore:
         self.in_process = blocking.in_process
         self._pid = 0
         self._worker: ThreadPoolExecutor | None = None
+        self._closed = False
 
     @property
     def usage_ms(self) -> int:
@@ -38,6 +40,8 @@ class OffloadedStore:
         return await self._started(method, *args)
 
     def _started(self, method: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        if self._closed:  # it would be opened again
+            raise LimiterClosed("this RateLimiter was closed meanwhile; make a new one")
         if self._worker is None or self._pid != os.getpid():  # threads do not go through a fork
             self._pid = os.getpid()
             self._worker = ThreadPoolExecutor(1, "headgate-store")
@@ -58,7 +62,7 @@ class OffloadedStore:
                 break
         if cancelled:
             if answers.cancelled() or answers.exception():
-                raise asyncio.CancelledError
+                raise LostThenCancelled
             raise SettledThenCancelled(answers.result())
         return answers.result()
 
@@ -109,6 +113,12 @@ class OffloadedStore:
         await self._call(self.blocking.ping)
 
     async def close(self) -> None:
-        await self._call(self.blocking.close)
-        if self._worker is not None:
+        if self.in_process:
+            self.blocking.close()
+            return
+        closing, self._closed = self._started(self.blocking.close), True
+        try:
+            await asyncio.shield(closing)  # it is closed even if nobody waits for it
+        finally:
+            assert self._worker is not None
             self._worker.shutdown(wait=False)

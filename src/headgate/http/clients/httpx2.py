@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -34,7 +35,7 @@ class _AsyncStream(AsyncStream, httpx2.AsyncByteStream):
 class HeadgateTransport(SyncTransport, httpx2.BaseTransport):
     __doc__ = f"""Takes a turn of the dimension for each request, then sends it through `transport`.
 
-    {GateOptions.__doc__}"""
+{cleandoc(GateOptions.__doc__ or "")}"""
 
     _inner = httpx2.HTTPTransport
     _stream = _Stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class HeadgateAdapter(BaseAdapter):
     __doc__ = f"""Takes a turn of the dimension for each request, then sends it through `adapter`.
 
-    {GateOptions.__doc__}"""
+{cleandoc(GateOptions.__doc__ or "")}"""
 
     def __init__(
         self,

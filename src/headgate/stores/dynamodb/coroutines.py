@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ...core.decide import Answer, Request
 from ...core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
 from ...plan import Call, Plan, Sleep, arun
-from ..contract import SettledThenCancelled
+from ..contract import LostThenCancelled, SettledThenCancelled
 from ..planned import AsyncPlannedStore
 from .driver import (
     ERRORS,
@@ -59,7 +59,7 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
             raise  # with answers, which somebody may have to give back
         except RateLimiterUnavailable:
             if talk.cancelled:
-                raise asyncio.CancelledError from None
+                raise LostThenCancelled from None
             raise
         if talk.cancelled:
             raise SettledThenCancelled(answers)

@@ -59,8 +59,7 @@ class MemoryStore:
         return [self._state(keys[part.level], part, now_ms, looks=mode is PEEK) for part in parts]
 
     def take(self, keys: Sequence[str], parts: Parts, now_ms: int) -> Answer:
-        self._lock.acquire()  # `with` takes twice as long, and this is the hottest line of all
-        try:
+        with self._lock:  # not acquire() and try: an interrupt may come between them
             if len(parts) == 1:
                 level, limit, _, _ = parts[0]
                 key = keys[level]
@@ -73,8 +72,6 @@ class MemoryStore:
                         self._usage.put_away(key, bucket, self.usage_ms)
                     return take_one(parts[0], bucket, now_ms)
             return take(parts, self._states(TAKE, keys, parts, now_ms), now_ms)
-        finally:
-            self._lock.release()
 
     def _state(self, key: str, part: Part, now_ms: int, *, looks: bool) -> State:
         limit = part.limit

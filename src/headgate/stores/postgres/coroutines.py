@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, Plan, Sleep, arun
-from ..contract import SettledThenCancelled
+from ..contract import LostThenCancelled, SettledThenCancelled
 from ..planned import AsyncPlannedStore
 from .asking import patience_ms
 from .driver import DriverError, Line, host_names, wait_for, with_addresses
@@ -53,7 +53,7 @@ class AsyncPostgresStore(AsyncPlannedStore):
             answers = await self._settle(batch, now_ms, talk)
         except Exception as error:
             if talk.cancelled:
-                raise asyncio.CancelledError from error
+                raise LostThenCancelled from error
             raise
         if talk.cancelled:
             raise SettledThenCancelled(answers)

@@ -13,7 +13,7 @@ from redis.asyncio import connection as redis_connection
 
 from ...core.decide import Answer, Request
 from ...plan import Call, Plan, Sleep, arun
-from ..contract import SettledThenCancelled
+from ..contract import LostThenCancelled, SettledThenCancelled
 from ..planned import AsyncPlannedStore
 from .driver import REFUSALS, RESTED_SECONDS, connection, packed, reply_error
 from .exchange import Exchange, HangUp, Lost, MoreTime, Replies, Send
@@ -48,7 +48,7 @@ class AsyncRedisStore(AsyncPlannedStore):
             answers = await self._settle(batch, now_ms, talk)
         except Exception as error:
             if talk.cancelled:
-                raise asyncio.CancelledError from error
+                raise LostThenCancelled from error
             raise
         if talk.cancelled:
             raise SettledThenCancelled(answers)
@@ -143,6 +143,7 @@ class _Wire:
         resting = [used for of_server in self._resting.values() for used, _ in of_server]
         self._resting.clear()
         closing = asyncio.gather(*(used.disconnect() for used in resting), return_exceptions=True)
+        closing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it was seen
         try:
             await asyncio.wait([closing], timeout=self.timeout_seconds)
         finally:
@@ -200,7 +201,7 @@ class _Watch:
 class _Alarm:
     """Interrupts the task inside it after so many seconds."""
 
-    __slots__ = ("_task", "_watch", "at", "rang")
+    __slots__ = ("_cancelled", "_task", "_watch", "at", "rang")
 
     def __init__(self, watch: _Watch, seconds: float) -> None:
         self._watch = watch
@@ -209,6 +210,7 @@ class _Alarm:
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
+        self._cancelled = self._cancelling()
         self._watch.add(self)
 
     def ring(self) -> None:
@@ -220,7 +222,12 @@ class _Alarm:
         self._watch.discard(self)
         if self.rang and self._task is not None and hasattr(self._task, "uncancel"):
             self._task.uncancel()
-        return self.rang and kind is asyncio.CancelledError
+        others = self._cancelling() > self._cancelled  # others may have cancelled it at the same moment
+        return self.rang and kind is asyncio.CancelledError and not others
+
+    def _cancelling(self) -> int:
+        """How often the task was cancelled: before Python 3.11 nobody knows."""
+        return self._task.cancelling() if self._task is not None and hasattr(self._task, "cancelling") else 0
 
 
 class _Talk:

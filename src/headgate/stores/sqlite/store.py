@@ -64,8 +64,8 @@ class SqliteStore:
         seconds = self._take_lock()
         try:
             connection = self._connected()
-            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), seconds)
-            try:
+            try:  # an interrupt may come with the BEGIN
+                patiently(lambda: connection.execute("BEGIN IMMEDIATE"), seconds)
                 result = work(connection)
                 connection.execute("COMMIT")
                 return result
@@ -355,8 +355,8 @@ def _used(batch: Sequence[Request]) -> set[Place]:
 
 
 def _in_one_look(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    connection.execute("BEGIN")
     try:
+        connection.execute("BEGIN")
         return work(connection)
     finally:
         if connection.in_transaction:

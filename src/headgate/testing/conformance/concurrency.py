@@ -130,6 +130,26 @@ class ConcurrencyConformance(Conformance):
         assert asyncio.run(limiter.available("e", "r")) == {"rpm": 60}
         asyncio.run(limiter.close())
 
+    @pytest.mark.parametrize("pause", [0, 0.0005])
+    def test_an_event_loop_that_ends_amid_releases(self, url: str, clock: ManualClock, pause: float) -> None:
+        limiter = RateLimiter(url, clock=clock, **self.settings)
+
+        async def take() -> None:
+            async with limiter.acquire("e", "r", {"rpm": 1}, [RPM]):
+                raise KeyError
+
+        async def main(steps: int) -> None:
+            await limiter.available("e", "r", [RPM])
+            for _ in range(8):
+                asyncio.create_task(take()).add_done_callback(lambda task: task.cancelled() or task.exception())
+            for _ in range(steps):
+                await asyncio.sleep(pause)
+
+        for steps in range(12):
+            asyncio.run(main(steps))
+            assert asyncio.run(limiter.available("e", "r", [RPM])) == {"rpm": 60}, steps
+        asyncio.run(limiter.close())
+
     def test_cancelled_twice_it_still_gives_back(self, url: str, clock: ManualClock) -> None:
         async def scenario(limiter: RateLimiter) -> None:
             await limiter.set_system_defaults([RPM])

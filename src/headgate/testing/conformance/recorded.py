@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from ...core.errors import ValidationError
 from ...core.limit import Limit
+from ...limiter import RateLimiter
 from ..clock import ManualClock
 from .fixtures import Conformance
+from .waiting import drive
 
 SPEND = Limit.per_day("spend", 1000)
 PARALLEL = Limit.concurrent("parallel", 2)
@@ -145,3 +148,26 @@ class RecordedConformance(Conformance):
         refused = half_spent.try_acquire("e", "r", {"spend": 501}, LIMITS, record_lease=True)
         assert [status.limit_name for status in refused.statuses] == ["spend"]
         assert left(half_spent) == 500
+
+    @pytest.mark.parametrize("pause", [0, 0.0005])
+    def test_cancelled_at_any_moment(self, url: str, pause: float) -> None:
+        """All of it comes back at once, and nobody is thought dead."""
+
+        async def work(limiter: RateLimiter) -> None:
+            how: dict[str, Any] = {"record_lease": True, "restore_on_expiry": True}
+            async with limiter.acquire("e", "r", {"spend": 100, "parallel": 1}, LIMITS, **how) as lease:
+                await lease.consume(spend=50)
+                raise KeyError
+
+        async def scenario(limiter: RateLimiter) -> None:
+            for steps in range(16):
+                task = asyncio.create_task(work(limiter))
+                for _ in range(steps):
+                    await asyncio.sleep(pause)
+                cancelled = task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled() == cancelled
+                assert await limiter.available("e", "r", LIMITS) == {"spend": 1000, "parallel": 2}, steps
+                assert (await limiter.reconcile()).leases == 0
+
+        drive(url, None, scenario, **self.settings)
