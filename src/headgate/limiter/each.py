@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import unwrap
 from itertools import repeat
+from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 from ..core.decide import Answer, Request
@@ -110,9 +112,12 @@ def known_members(limiter: Any, asks: Sequence[Ask | Sequence[Ask]]) -> list[Mem
 
 
 def decided_at_once(limiter: Any, members: Sequence[Member]) -> list[Decision[Any]]:
-    """By a store in this process."""
-    take, now_ms = limiter._take, limiter._clock.now_ms()
-    return [Decision(limiter, chain, parts, take(chain.keys, parts, now_ms)) for chain, parts in members]
+    """By a store in this process. For those who watch, it is one call."""
+    take, now_ms, began = unwrap(limiter._take), limiter._clock.now_ms(), perf_counter()
+    decisions = [Decision(limiter, chain, parts, take(chain.keys, parts, now_ms)) for chain, parts in members]
+    if limiter._watchers:
+        limiter._watchers.settled(len(members), perf_counter() - began, True)
+    return decisions
 
 
 def decided(

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import wraps
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, get_args
@@ -94,6 +95,7 @@ class Watchers:
             log.exception("the watcher %r failed; if it does so again, that is not said", watcher)
 
     def taking(self, take: Take) -> Take:
+        @wraps(take)
         def watched(keys: Sequence[str], parts: Parts, now_ms: int) -> Answer:
             began = perf_counter()
             answer = take(keys, parts, now_ms)  # which does not fail: it is in this process
