@@ -83,13 +83,20 @@ def _asks_of(element: Ask | Sequence[Ask]) -> Sequence[Ask]:
 
 def named(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]]) -> Iterator[tuple[str, str]]:
     """The stored id and the resource of each ask, one after the other, for those who watch."""
-    return ((limiter._stored_id(ask.entity_id), ask.resource) for element in asks for ask in _asks_of(element))
+    stored_id = limiter._stored_id
+    for element in asks:
+        for ask in _asks_of(element):
+            yield stored_id(ask.entity_id), ask.resource
 
 
 def outcomes(asks: Sequence[Ask | Sequence[Ask]], decisions: Sequence[Decision[Any]]) -> Iterator[WatchedOutcome]:
     """What became of each ask, in the same order."""
     for element, decision in zip(asks, decisions):
-        yield from repeat(outcome_of(decision.allowed, decision.degraded), len(_asks_of(element)))
+        outcome = outcome_of(decision.allowed, decision.degraded)
+        if isinstance(element, Ask):
+            yield outcome
+        else:
+            yield from repeat(outcome, len(element))
 
 
 def known_members(limiter: Any, asks: Sequence[Ask | Sequence[Ask]]) -> list[Member] | None:

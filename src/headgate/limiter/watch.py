@@ -153,9 +153,9 @@ class Deciding:
 
     def over(self, outcomes: Iterable[Outcome]) -> None:
         """What became of each."""
-        seconds = perf_counter() - self._began
+        seconds, decided = perf_counter() - self._began, self._watchers.decided
         for (entity_id, resource), outcome in zip(self._asks, outcomes):
-            self._watchers.decided(entity_id, resource, outcome, seconds)
+            decided(entity_id, resource, outcome, seconds)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
