@@ -104,6 +104,10 @@ def test_few_blocks_are_not_run() -> None:
 class TestTheStoreOfTheGuide(StoreConformance):
     """docs/stores.md shows a whole store. It is one."""
 
+    histories = 10
+    looks_every = 5
+    scenarios_every = 4
+
     @pytest.fixture
     def url(self, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(headgate.stores, "_registered", {})

@@ -27,6 +27,8 @@ class TestMemory(StoreConformance):
 
 
 class TestSqlite(StoreConformance):
+    histories = 20
+
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/headgate.db"
@@ -92,7 +94,7 @@ class DynamoDB:
 
     settings = BUSY
     histories = 5
-    scenarios_every = 5
+    scenarios_every = 10
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
     # An event loop that closes cancels the tasks of the HTTP client too, and then what was sent is in doubt.
@@ -114,7 +116,7 @@ class TestDynamoDB(DynamoDB, StoreConformance):
 class TestDynamoDBBlocking(ThreadsOnly, DynamoDB, VectorConformance, LeaseConformance, ConcurrencyConformance):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
-    scenarios_every = 8
+    scenarios_every = 12
 
     @pytest.fixture(params=["sync"])
     def kind(self, request: pytest.FixtureRequest) -> str:

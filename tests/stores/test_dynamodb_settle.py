@@ -134,7 +134,7 @@ def slot_requests(draw: st.DrawFn) -> tuple[Any, ...]:
 slot_shapes = st.tuples(st.integers(1, 4).map(lambda slots: slots * 1000), st.just(0), st.integers(1, 3000))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     first=st.tuples(slot_shapes, slot_shapes, shapes, shapes),
     second=st.tuples(slot_shapes, slot_shapes, shapes, slot_shapes),

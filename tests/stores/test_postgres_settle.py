@@ -223,7 +223,7 @@ LOWERING = Request(Mode.LOWER, ("a",), (Part(0, A_SEVENTH, 0),))
 OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, DAY), 9 * LARGEST),))
 AHEAD = Request(Mode.TAKE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, 1), LARGEST),), MAX_PERIOD_MS)
 
-LIGHTLY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+LIGHTLY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @given(histories())
@@ -271,7 +271,7 @@ of_one_kind = st.one_of(
     histories(of_one_kind, st.sampled_from(["l1", "l2", "l3"]), st.integers(0, 9000)),
     st.lists(st.sampled_from(["sweep", "delete", ""]), min_size=6, max_size=6),
 )
-@settings(LIGHTLY, max_examples=60)
+@settings(LIGHTLY, max_examples=40)
 def test_every_history_equals_memory(store: Store, history: History, acts: list[str]) -> None:
     """What is removed is as good as what was never there, and leaves its usage behind."""
     namespace, memory = next(_namespaces), MemoryStore()

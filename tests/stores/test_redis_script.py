@@ -211,7 +211,7 @@ OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LAR
 )
 @example([(0, [EMPTYING]), (5, [LOWERING]), (0, [LOWERING]), (9, [EMPTYING])])
 @example([(0, [EMPTYING, BESIDE]), (3 * DAY, [BESIDE])])
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_history_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
     check_equals_core(store, history)
 
@@ -262,13 +262,13 @@ def crowds(draw: st.DrawFn) -> list[tuple[int, list[Request]]]:
 
 
 @given(crowds())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_crowd_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
     check_equals_core(store, history)
 
 
 @given(histories(st.one_of(concurrent("xyz"), concurrent("xyz"), limits)))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_history_with_slots_equals_core(
     store: Store, redis_server: RedisServer, history: list[tuple[int, list[Request]]]
 ) -> None:
