@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.bucket import Bucket
-from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request, State, decide
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request
 from ...core.limit import Limit
-from ...core.slots import NEVER_MS, Slots
+from ...core.slots import Slots
+from ..replies import read_answers, told_limit, told_slots
 from . import literal
 
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
-_DESCRIBED = 9  # numbers that describe a bucket
-_OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
 
 
 class _Entry:
@@ -48,24 +47,7 @@ class Batch:
         self.arguments = _plain_arguments(self._entries[0]) if self.plain else _arguments(self._entries)
 
     def answers(self, reply: Sequence[int]) -> list[Answer]:
-        answers: list[Answer] = [None] * self._size  # type: ignore[list-item]  # all of them are set below
-        at = 0
-        for entry in self._entries:
-            request, members = entry.request, entry.members
-            passed, at = reply[at], at + 1
-            parts = request.parts
-            if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
-                lefts, at = reply[at : at + len(parts)], at + len(parts)
-                _answer_passed(answers, members, parts, lefts)
-                continue
-            states: list[State] = []
-            for part in parts:
-                read = _bucket if part.limit.refill_milli else _slots
-                states.append(read(part.limit, request.lease_id, *reply[at : at + _DESCRIBED]))
-                at += _DESCRIBED
-            for member in members:
-                answers[member] = decide(request, states, 0)
-        return answers
+        return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
 
 def _is_plain(request: Request) -> bool:
@@ -150,13 +132,6 @@ def _places(request: Request) -> list[tuple[str, str]]:
     return [(request.keys[part.level], part.limit.name) for part in request.parts]
 
 
-def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: Sequence[int]) -> None:
-    """From what the last one left, back to what the first one left."""
-    for member in reversed(members):
-        answers[member] = Answer(True, 0, [(left, 0) for left in lefts])
-        lefts = [left + part.amount_milli for left, part in zip(lefts, parts)]
-
-
 def _bucket(
     limit: Limit,
     lease_id: str,
@@ -170,7 +145,7 @@ def _bucket(
     revision: int,
     _: int,
 ) -> Bucket:
-    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
+    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
 
 
@@ -187,16 +162,5 @@ def _slots(
     revision: int,
     own_milli: int,
 ) -> Slots:
-    """Slots that answer like those of the server: all others as one, and everybody until the request fits."""
-    ends_ms = fits_at_ms or NEVER_MS
-    holders = {lease_id: (own_milli, ends_ms)} if own_milli else {}
-    if held_milli > own_milli:
-        holders[_OTHERS] = held_milli - own_milli, ends_ms
-    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
-    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
-
-
-def _limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
-    if (limit.capacity_milli, limit.refill_milli, limit.period_ms) == (capacity_milli, refill_milli, period_ms):
-        return limit
-    return Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)
+    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
+    return told_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)

@@ -12,9 +12,10 @@ from struct import pack
 from typing import Any, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request, State, decide
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Request, State
 from ...core.limit import Limit
-from ...core.slots import NEVER_MS, Slots
+from ...core.slots import Slots
+from ..replies import DESCRIBED, read_answers, told_limit, told_slots
 from .exchange import Arguments
 from .keys import Keys
 from .script import SETTLE
@@ -23,8 +24,6 @@ _Place: TypeAlias = "tuple[int, ...]"
 _ONE_RUN = [1, 1, 1]
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
 _BLOCK = 10**15  # of debt, as in settle.lua
-_DESCRIBED = 9  # numbers that describe a bucket
-_OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
 _KEPT_KINDS = 256
 
 
@@ -73,37 +72,7 @@ class Batch:
             (entry,) = self._entries
             if len(entry.members) == 1:
                 return [Answer(True, 0, ((reply[1], 0),))]
-        answers: list[Answer] = [None] * self._size  # type: ignore[list-item]  # all of them are set below
-        at = 0
-        for entry in self._entries:
-            request, members = entry.request, entry.members
-            passed, at = reply[at], at + 1
-            parts = request.parts
-            if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
-                lefts, at = reply[at : at + len(parts)], at + len(parts)
-                _answer_passed(answers, members, parts, lefts)
-                continue
-            states: list[State] = []
-            for part in parts:
-                read = _bucket if part.limit.refill_milli else _slots
-                states.append(read(part.limit, request.lease_id, *reply[at : at + _DESCRIBED]))
-                at += _DESCRIBED
-            for member in members:
-                answers[member] = decide(request, states, 0)
-        return answers
-
-
-def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: list[int]) -> None:
-    """From what the last one left, back to what the first one left."""
-    if len(parts) == 1:
-        left, amount = lefts[0], parts[0].amount_milli
-        for member in reversed(members):
-            answers[member] = Answer(True, 0, ((left, 0),))
-            left += amount
-        return
-    for member in reversed(members):
-        answers[member] = Answer(True, 0, [(left, 0) for left in lefts])
-        lefts = [left + part.amount_milli for left, part in zip(lefts, parts)]
+        return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
 
 class Encoder:
@@ -234,7 +203,7 @@ def _bucket(
     blocked_until_ms: int,
     revision: int,
 ) -> Bucket:
-    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
+    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, tokens_milli - owed * _BLOCK, settled_at_ms, remainder, blocked_until_ms, revision)
 
 
@@ -251,26 +220,15 @@ def _slots(
     blocked_until_ms: int,
     revision: int,
 ) -> Slots:
-    """Slots that answer like those of the server: all others as one, and everybody until the request fits."""
-    ends_ms = fits_at_ms or NEVER_MS
-    holders = {lease_id: (own_milli, ends_ms)} if own_milli else {}
-    if held_milli > own_milli:
-        holders[_OTHERS] = held_milli - own_milli, ends_ms
-    limit = _limit(limit, capacity_milli, refill_milli, period_ms)
-    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
-
-
-def _limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
-    if (limit.capacity_milli, limit.refill_milli, limit.period_ms) == (capacity_milli, refill_milli, period_ms):
-        return limit
-    return Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)
+    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
+    return told_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
 
 
 def read_row(reply: list[Any]) -> list[State]:
     """The buckets and slots of a row as read.lua tells them."""
     states: list[State] = []
-    for at in range(0, len(reply), 1 + _DESCRIBED):
-        name, capacity_milli, refill_milli, period_ms, tokens, owed, *rest = reply[at : at + 1 + _DESCRIBED]
+    for at in range(0, len(reply), 1 + DESCRIBED):
+        name, capacity_milli, refill_milli, period_ms, tokens, owed, *rest = reply[at : at + 1 + DESCRIBED]
         limit = Limit.from_stored(name.decode(), capacity_milli, refill_milli, period_ms)
         if limit.is_concurrent:
             settled_at_ms, _, blocked_until_ms, revision = rest

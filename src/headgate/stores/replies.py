@@ -1,0 +1,84 @@
+"""What a server that decides by itself replies, as answers: how many of equal requests passed, and then either what the
+last of them left of each limit or, where there is more to say, each limit's state as it found it, from which `decide`
+says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+from ..core.decide import TAKE, Answer, Parts, Request, State, decide
+from ..core.limit import Limit
+from ..core.slots import NEVER_MS, Slots
+
+DESCRIBED = 9  # numbers that describe a state
+_OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
+
+ReadState: TypeAlias = "Callable[..., State]"  # of the limit that is asked for, the lease, and those numbers
+
+
+class Equals(Protocol):
+    """Equal requests. `members` are their places in the batch."""
+
+    request: Request
+    members: list[int]
+
+
+def read_answers(
+    entries: Iterable[Equals], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
+) -> list[Answer]:
+    answers: list[Answer] = [None] * size  # type: ignore[list-item]  # all of them are set below
+    at = 0
+    for entry in entries:
+        request, members = entry.request, entry.members
+        passed, at = reply[at], at + 1
+        parts = request.parts
+        if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
+            lefts, at = reply[at : at + len(parts)], at + len(parts)
+            _answer_passed(answers, members, parts, lefts)
+            continue
+        states: list[State] = []
+        for part in parts:
+            read = bucket if part.limit.refill_milli else slots
+            states.append(read(part.limit, request.lease_id, *reply[at : at + DESCRIBED]))
+            at += DESCRIBED
+        for member in members:
+            answers[member] = decide(request, states, 0)
+    return answers
+
+
+def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: Sequence[int]) -> None:
+    """From what the last one left, back to what the first one left."""
+    if len(parts) == 1:
+        left, amount = lefts[0], parts[0].amount_milli
+        for member in reversed(members):
+            answers[member] = Answer(True, 0, ((left, 0),))
+            left += amount
+        return
+    for member in reversed(members):
+        answers[member] = Answer(True, 0, [(left, 0) for left in lefts])
+        lefts = [left + part.amount_milli for left, part in zip(lefts, parts)]
+
+
+def told_slots(
+    limit: Limit,
+    lease_id: str,
+    held_milli: int,
+    own_milli: int,
+    settled_at_ms: int,
+    fits_at_ms: int,
+    blocked_until_ms: int,
+    revision: int,
+) -> Slots:
+    """Slots that answer like those of the server: all others as one, and everybody until the request fits."""
+    ends_ms = fits_at_ms or NEVER_MS
+    holders = {lease_id: (own_milli, ends_ms)} if own_milli else {}
+    if held_milli > own_milli:
+        holders[_OTHERS] = held_milli - own_milli, ends_ms
+    return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
+
+
+def told_limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
+    if (limit.capacity_milli, limit.refill_milli, limit.period_ms) == (capacity_milli, refill_milli, period_ms):
+        return limit
+    return Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)
