@@ -9,102 +9,36 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from settle_histories import (
+    DAY,
+    LARGEST,
+    History,
+    amounts_milli,
+    concurrent,
+    crowds,
+    few_slots,
+    histories,
+    limits,
+    milli,
+    periods_ms,
+    steps_ms,
+    ttls_ms,
+)
 
 from headgate import Limit
 from headgate.core.bucket import Bucket
 from headgate.core.decide import Answer, Mode, Part, Request, State, decide, state_of
 from headgate.core.names import bucket_key, parse_bucket_key
 from headgate.core.slots import Slots
-from headgate.core.units import MAX_AMOUNT, MAX_PERIOD_MS, MILLI
+from headgate.core.units import MAX_PERIOD_MS
 from headgate.core.usage import HOUR_MS, hour_of, is_over
 from headgate.stores import Store, open_store
 from headgate.stores.memory import MemoryStore
 from headgate.testing.servers.postgres import PostgresServer
 
 START = 1_700_000_000_000
-LARGEST = 10**12 * MILLI
-DAY = 86_400_000
 
 _namespaces = (f"n{number}" for number in itertools.count())
-
-# Numbers people use, numbers at the ends, and anything in between.
-milli = st.one_of(
-    st.integers(1, 20_000), st.sampled_from([1, 999, 1000, LARGEST - 1, LARGEST]), st.integers(1, LARGEST)
-)
-periods_ms = st.one_of(
-    st.sampled_from([1, 7, 1000, 60_000, DAY, 30 * DAY, MAX_PERIOD_MS - 1, MAX_PERIOD_MS]),
-    st.integers(1, MAX_PERIOD_MS),
-)
-amounts_milli = st.one_of(milli, st.integers(0, 3), st.sampled_from([MAX_AMOUNT * MILLI, 3 * LARGEST]))
-waits_ms = st.one_of(st.just(0), st.just(0), st.integers(1, 100_000), st.integers(1, MAX_PERIOD_MS))
-steps_ms = st.one_of(
-    st.integers(0, 3),
-    st.integers(0, 100_000),
-    st.integers(HOUR_MS // 2, 30 * HOUR_MS),
-    st.integers(0, 3 * MAX_PERIOD_MS),
-    st.integers(-5000, -1),
-)
-limits = st.builds(Limit.from_stored, st.sampled_from("xyz"), milli, milli, periods_ms)
-
-# Slots are few and times are short, so that they are all taken, and run out.
-few_slots = st.one_of(st.integers(1, 4).map(lambda slots: slots * MILLI), st.sampled_from([LARGEST]))
-ttls_ms = st.one_of(st.sampled_from([1, 100, 5000, 60_000]), st.integers(1, 10_000), st.just(MAX_PERIOD_MS))
-some_slots_milli = st.one_of(
-    st.sampled_from([0, 1, 1, 1, 1, 2, 3]).map(lambda slots: slots * MILLI),
-    st.sampled_from([1, 500, 1500, LARGEST, MAX_AMOUNT * MILLI]),
-)
-lease_ids = st.sampled_from(["l1", "l2", "l3", ""])
-short_steps_ms = st.sampled_from([0, 0, 1, 400, 999, 1000, 1000, 2500, -300])
-concurrent = st.builds(Limit.from_stored, st.sampled_from("xyz"), few_slots, st.just(0), ttls_ms)
-
-MODES = [Mode.TAKE] * 4 + [mode for mode in Mode if mode is not Mode.TAKE]
-History = list[tuple[int, list[Request]]]
-
-
-@st.composite
-def requests(draw: st.DrawFn, pool: list[Limit], leases: st.SearchStrategy[str]) -> Request:
-    mode = draw(st.sampled_from(MODES))
-    keys = tuple(draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)))
-    parts = []
-    for level in range(len(keys)):
-        chosen = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3, unique_by=lambda limit: limit.name))
-        for limit in chosen:
-            amount = draw(some_slots_milli if limit.is_concurrent else amounts_milli)
-            if mode is Mode.FORCE and draw(st.booleans()):
-                amount = -amount
-            parts.append(Part(level, limit, amount, draw(st.integers(0, 3))))
-    block_ms, keep_milli = draw(st.sampled_from([0, 0, 1, 5000, DAY])), draw(st.sampled_from([MILLI, 0, 1, 333, 999]))
-    lease_id = draw(leases) if any(part.limit.is_concurrent for part in parts) else ""
-    return Request(mode, keys, tuple(parts), draw(waits_ms), block_ms, keep_milli, lease_id)
-
-
-@st.composite
-def histories(
-    draw: st.DrawFn,
-    limits: st.SearchStrategy[Limit] = limits,
-    leases: st.SearchStrategy[str] = lease_ids,
-    steps_ms: st.SearchStrategy[int] = steps_ms,
-) -> History:
-    pool = draw(st.lists(limits, min_size=1, max_size=4))
-    history = []
-    for _ in range(draw(st.integers(1, 6))):
-        batch = draw(st.lists(requests(pool, leases), min_size=1, max_size=3))
-        repeated = [request for request in batch for _ in range(draw(st.sampled_from([1, 1, 2, 5])))]
-        history.append((draw(steps_ms), repeated))
-    return history
-
-
-@st.composite
-def crowds(draw: st.DrawFn) -> History:
-    """A few leases on one limit, that come and go and come again."""
-    limits = st.sampled_from([Limit.concurrent("x", 3, 1), Limit.concurrent("x", 4, 2.5)])
-    history = []
-    for _ in range(draw(st.integers(5, 15))):
-        mode = draw(st.sampled_from([Mode.TAKE, Mode.TAKE, Mode.TAKE, Mode.FORCE, Mode.RENEW, Mode.PEEK]))
-        slots = draw(st.sampled_from([-1, -2, -3, 1] if mode is Mode.FORCE else [1, 1, 2, 3, 0]))
-        parts = (Part(0, draw(limits), slots * MILLI),)
-        history.append((draw(short_steps_ms), [Request(mode, ("a",), parts, lease_id=draw(lease_ids))]))
-    return history
 
 
 @st.composite
@@ -250,7 +184,7 @@ def test_every_crowd_equals_core(store: Store, history: History) -> None:
     check_equals_core(store, history)
 
 
-@given(histories(st.one_of(concurrent, concurrent, limits)))
+@given(histories(st.one_of(concurrent("xyz"), concurrent("xyz"), limits)))
 @LIGHTLY
 def test_every_history_with_slots_equals_core(store: Store, history: History) -> None:
     check_equals_core(store, history)
