@@ -16,12 +16,12 @@ CHANGES = [
     ("limits.set", ("limits", "set", "acme", "rpm=100/minute", "--resource", "llm")),
     ("buckets.penalized", ("penalize", "acme", "llm", "--seconds", "20")),
     ("buckets.reset", ("reset", "acme", "llm")),
-    ("limits.deleted", ("limits", "delete", "acme", "--resource", "llm")),
+    ("limits.deleted", ("limits", "delete", "acme", "--resource", "llm", "--yes")),
     ("entity.deleted", ("entity", "delete", "acme", "--yes")),
     ("resource_defaults.set", ("resource", "set", "llm", "rpm=60/minute")),
-    ("resource_defaults.deleted", ("resource", "delete", "llm")),
+    ("resource_defaults.deleted", ("resource", "delete", "llm", "--yes")),
     ("system_defaults.set", ("system", "set", "rpm=60/minute", "--on-unavailable", "allow")),
-    ("system_defaults.deleted", ("system", "delete")),
+    ("system_defaults.deleted", ("system", "delete", "--yes")),
 ]
 OF_ACME = [action for action, _ in CHANGES[:7]]
 OF_NAMESPACES = [

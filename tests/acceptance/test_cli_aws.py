@@ -182,7 +182,7 @@ def test_a_stack_without_functions_is_aggregated_here(endpoint: list[str], capsy
     assert run(["aws", "migrate", "--name", "apart", *endpoint]) == 0
     assert "there is nothing to do" in capsys.readouterr().out
     assert run(["aws", "migrate", "--name", "apart", "--dry-run", "--json", *endpoint]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(capsys.readouterr().out) is None
     assert run(["aws", "delete", "--name", "apart", "--yes", "--json", *endpoint]) == 0
     assert json.loads(capsys.readouterr().out) == {"name": "apart", "kept_bucket": None, "deleted_bucket": None}
 

@@ -25,6 +25,18 @@ def test_check_takes_what_it_allows_and_says_when_to_come_back(cli: Cli, inside:
     assert "retry after" in inside(*arguments, code=1).stdout
 
 
+def test_check_of_nothing_passes_unless_the_limit_is_in_debt(inside: Cli) -> None:
+    arguments = ("check", "me", "api", "--consume", "rpm=0", "--limit", "rpm=5/hour")
+    with inside.limiter() as limiter:
+        limiter.adjust("me", "api", {"rpm": 5}, [Limit.per_hour("rpm", 5)])
+        assert inside.json(*arguments)["limits"][0]["available"] == 0
+        assert inside.json(*arguments, "--dry-run")["allowed"]
+        limiter.adjust("me", "api", {"rpm": 5}, [Limit.per_hour("rpm", 5)])
+    for more in ((), ("--dry-run",)):
+        refused = inside.json(*arguments, *more, code=1)
+        assert 3500 < refused["retry_after_seconds"] <= 3600
+
+
 def test_check_of_more_than_the_capacity_never_passes(inside: Cli) -> None:
     arguments = ("check", "me", "api", "--consume", "rpm=6", "--limit", "rpm=5/hour")
     assert "never" in inside(*arguments, code=1).stdout

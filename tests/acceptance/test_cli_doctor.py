@@ -80,6 +80,65 @@ def test_limits_that_cannot_work(inside: Cli) -> None:
     assert "1 warning\n" in inside("doctor").stdout
 
 
+RULES = """\
+rules:
+  - {id: chat, path: /chat, cost: {rpm: 1, tpm: 5}}
+  - {id: login, path: /login, limits: 5/minute}
+  - {id: watch, path: /watch, shadow: true}
+"""
+
+
+def _written(inside: Cli, text: str) -> str:
+    path = inside.folder / "rules.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_rules_that_cannot_be_obeyed(inside: Cli, stored: bool) -> None:
+    file = _written(inside, RULES)
+    given = [] if stored else ["--rules", file]
+    if stored:
+        inside("apply", "-f", file, "--yes")
+    found = inside.json("doctor", *given, code=1)
+    assert _verdicts(found)["rules"] == "fail"
+    assert "no limits are stored for rule chat" in _advice(found, "rules")
+    assert "headgate resource set chat rpm=100/minute" in _advice(found, "rules")
+    assert "no limits are stored for rule watch" in _advice(found, "rules")
+    assert "login" not in _advice(found, "rules")
+
+    inside("resource", "set", "watch", "rpm=5/minute")
+    inside("resource", "set", "chat", "rpm=5/minute")
+    found = inside.json("doctor", *given, code=1)
+    assert "rule chat costs tpm, of which everyone has no limit" in _advice(found, "rules")
+    inside("resource", "set", "chat", "rpm=5/minute", "tpm=1000/minute")
+    assert _verdicts(inside.json("doctor", *given))["rules"] == "ok"
+
+
+def test_rule_whose_cost_names_a_limit_that_an_entity_lacks(inside: Cli) -> None:
+    file = _written(inside, RULES)
+    inside("resource", "set", "chat", "rpm=5/minute", "tpm=1000/minute")
+    inside("resource", "set", "watch", "rpm=5/minute")
+    inside("limits", "set", "user:ann", "rpm=2/minute", "--resource", "chat")
+    # Where levels are merged by name, it has that of everyone.
+    lacks = "tpm" not in {limit["name"] for limit in inside.json("limits", "resolve", "user:ann", "chat")["limits"]}
+    found = inside.json("doctor", "--rules", file, code=int(lacks))
+    assert ("rule chat costs tpm, of which user:ann has no limit" in _advice(found, "rules")) == lacks
+
+
+def test_rules_of_a_namespace_that_nobody_has_used(inside: Cli) -> None:
+    file = _written(inside, RULES)
+    found = inside.json("doctor", "--read-only", "--rules", file, code=1)
+    assert "no limits are stored for rule chat" in _advice(found, "rules")
+    assert inside.json("namespace", "list") == []
+
+
+def test_rules_file_with_a_mistake(inside: Cli) -> None:
+    file = _written(inside, "rules: [{id: chat, limit: 5/minute}]")
+    found = inside.json("doctor", "--rules", file, code=1)
+    assert "did you mean 'limits'?" in _advice(found, "rules")
+
+
 def test_a_namespace_that_was_deleted(inside: Cli) -> None:
     inside("namespace", "register", "blue")
     inside("namespace", "delete", "blue", "--yes")

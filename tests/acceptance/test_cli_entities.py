@@ -17,7 +17,7 @@ def test_an_entity_is_created_shown_and_deleted(inside: Cli) -> None:
     assert (acme["name"], acme["metadata"]) == ("Acme Ltd", {"tier": "gold", "note": "a=b"})
     key = inside.json("entity", "get", "key", "--resource", "llm")
     assert (key["cascade"], key["parents"], key["effective"]["source"]) == (True, ["acme"], "resource")
-    assert "rpm=60/minute (source: resource)" in inside("entity", "get", "key", "--resource", "llm").stdout
+    assert "rpm=60/minute (resource)" in inside("entity", "get", "key", "--resource", "llm").stdout
     assert [child["entity_id"] for child in inside.json("entity", "children", "acme")] == ["key"]
     assert "key has no children" in inside("entity", "children", "key").stdout
     assert "has children (key)" in inside.error("entity", "delete", "acme", "--yes")

@@ -59,7 +59,7 @@ def _every_command(entity_id: str, parent_id: str) -> list[tuple[str, ...]]:
         ("entity", "children", parent_id),
         ("audit",),
         ("audit", "--entity", entity_id),
-        ("limits", "delete", entity_id, "--resource", "llm"),
+        ("limits", "delete", entity_id, "--resource", "llm", "--yes"),
         ("entity", "delete", entity_id, "--yes"),
     ]
 

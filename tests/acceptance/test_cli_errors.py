@@ -23,7 +23,7 @@ from headgate.cli.app import run
         (["check", "me", "api", "--consume", "rpm", "--limit", "rpm=1/day"], "NAME=AMOUNT"),
         (["check", "me", "api", "--consume", "rpm=lots", "--limit", "rpm=1/day"], "'lots'"),
         (["check", "me", "api", "--consume", "rpm=NaN", "--limit", "rpm=1/day"], "finite"),
-        (["check", "me", "api", "--consume", "rpm=-1", "--limit", "rpm=1/day"], "more than zero"),
+        (["check", "me", "api", "--consume", "rpm=-1", "--limit", "rpm=1/day"], "from 0 to"),
         (["check", "me", "api", "--consume", "rpm=1", "--consume", "rpm=1", "--limit", "rpm=1/day"], "twice"),
         (["check", "me", "api", "--consume", "rpm=1", "--limit", "rpm=5/fortnight"], "'5/fortnight'"),
         (["check", "me", "api", "--consume", "tpm=1", "--limit", "rpm=1/day"], "no limit 'tpm'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_from_its_first_use_to_its_end(inside: Cli) -> None:
     assert "--confirm blue" in inside.error("namespace", "purge", "blue")
     assert inside.json("namespace", "purge", "blue", "--confirm", "blue") == {"name": "blue", "removed": stored}
     assert [one["name"] for one in inside.json("namespace", "list")] == ["green"]
-    assert inside.json("limits", "get", "acme", "--namespace", "blue")["limits"] == []
+    assert "does not exist" in inside.error("limits", "get", "acme", "--namespace", "blue")
 
 
 def test_deleting_and_purging_are_confirmed_on_a_terminal(cli: Cli, inside: Cli) -> None:
@@ -66,3 +67,19 @@ def test_orphans_are_listed_and_purged(inside: Cli) -> None:
     assert "does not exist" in inside.error("namespace", "purge", "ghost", "--confirm", "ghost")
     assert inside("namespace", "purge", "ghost", "--orphan", "--confirm", "ghost").stdout == "purged: ghost, 1 things\n"
     assert inside.json("namespace", "orphans") == []
+
+
+def test_reading_an_unknown_namespace_is_an_error_and_registers_nothing(cli: Cli) -> None:
+    cli("system", "set", "rpm=5/minute")
+    for command in (["limits", "resolve", "ann", "api"], ["system", "get"], ["buckets", "ann"], ["entity", "list"]):
+        assert cli.error(*command, "--namespace", "prodd").startswith("namespace 'prodd' does not exist")
+    assert [found["name"] for found in cli.json("namespace", "list")] == ["default"]
+
+
+def test_change_says_in_which_store_and_namespace_it_was_made(cli: Cli, tmp_path: Path) -> None:
+    done = cli("system", "set", "rpm=5/minute", "--namespace", "staging")
+    assert done.stderr == f"in namespace staging of {cli.url}\n"
+    done = cli("system", "set", "rpm=5/minute", HEADGATE_URL="", XDG_DATA_HOME=str(tmp_path / "data"))
+    assert "in namespace default of sqlite:///" in done.stderr
+    assert "your own file: give --url or set HEADGATE_URL" in done.stderr
+    assert cli("reset", "ann", "api", "--json").stderr == ""

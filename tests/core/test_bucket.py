@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headgate import Limit
 from headgate.core.bucket import Bucket
 from headgate.core.decide import Mode, Part, Request, decide
+from headgate.testing.conformance.changing_limits import check_no_window_exceeds
 from headgate.testing.model import ModelBucket
 
 tokens = st.one_of(st.integers(1, 5_000), st.integers(1, 10**15))
@@ -149,12 +150,52 @@ def test_force_there_and_back_is_nothing(bucket: Bucket, amount: int) -> None:
 
 
 @given(buckets(), limits)
-def test_reshaping_never_mints_beyond_the_difference(bucket: Bucket, limit: Limit) -> None:
-    before, old = bucket.tokens_milli, bucket.limit.capacity_milli
+def test_a_changed_limit_keeps_what_was_used(bucket: Bucket, limit: Limit) -> None:
+    used, remainder, period_ms = (
+        bucket.limit.capacity_milli - bucket.tokens_milli,
+        bucket.remainder,
+        bucket.limit.period_ms,
+    )
     bucket.reshape(limit)
-    assert bucket.tokens_milli <= limit.capacity_milli
-    assert bucket.tokens_milli <= before + max(0, limit.capacity_milli - old)
+    assert limit.capacity_milli - bucket.tokens_milli == used
     assert 0 <= bucket.remainder < limit.period_ms
+    lost = Fraction(remainder, period_ms) - Fraction(bucket.remainder, limit.period_ms)
+    assert 0 <= lost < Fraction(1, limit.period_ms), "the part of a millitoken is kept, in the grain of the new limit"
+
+
+@given(limits)
+def test_a_full_bucket_is_full_under_every_limit(limit: Limit) -> None:
+    bucket = Bucket.full(Limit.per_minute("x", 100), START)
+    bucket.reshape(limit)
+    assert (bucket.tokens_milli, bucket.remainder) == (limit.capacity_milli, 0)
+
+
+# Few tokens, slowly refilled, so that what a turn of the limits gives is more than what time gives.
+small_limits = st.builds(
+    Limit.from_stored, st.just("x"), st.integers(1, 20), st.integers(1, 5), st.sampled_from([7, 1000, 86_400_000])
+)
+
+
+@given(st.one_of(st.lists(small_limits, min_size=2, max_size=4), st.lists(limits, min_size=2, max_size=4)), st.data())
+def test_limits_that_alternate_admit_no_more_than_the_most_generous(pool: list[Limit], data: st.DataObject) -> None:
+    bucket, now, admitted = Bucket.full(pool[0], START), START, []
+    revision = 0
+    for _ in range(data.draw(st.integers(1, 30))):
+        now += data.draw(st.sampled_from([0, 0, 0, 1, 400, 10**6]))
+        limit = data.draw(st.sampled_from(pool))
+        amount = max(1, limit.capacity_milli // data.draw(st.sampled_from([1, 2, 7])))
+        revision = max(0, revision + data.draw(st.integers(-1, 1)))
+        request = Request(Mode.TAKE, ("k",), (Part(0, limit, amount, data.draw(st.sampled_from([0, revision]))),))
+        if decide(request, [bucket], now).allowed:
+            admitted.append((now, amount))
+    check_no_window_exceeds(pool, admitted)
+
+
+def test_ten_a_day_and_twenty_a_day_in_turn_admit_twenty() -> None:
+    pair = [Limit.per_day("x", 10), Limit.per_day("x", 20)]
+    bucket = Bucket.full(pair[0], START)
+    requests = [Request(Mode.TAKE, ("k",), (Part(0, limit, 1000),)) for limit in pair]
+    assert sum(decide(request, [bucket], START).allowed for _ in range(500) for request in requests) == 20
 
 
 def test_debt_has_a_floor_that_fits_63_bits() -> None:
@@ -162,3 +203,7 @@ def test_debt_has_a_floor_that_fits_63_bits() -> None:
     for _ in range(300):
         bucket.force(9 * 10**15)
     assert bucket.tokens_milli == -(10**18)
+    bucket.reshape(Limit.per_minute("x", 0.5))
+    assert bucket.tokens_milli == -(10**18)
+    bucket.reshape(Limit.per_minute("x", 10**12))
+    assert bucket.tokens_milli == -(10**18) + 10**15 - 500

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit, LimitStatus, RateLimitExceeded, ValidationError
+from headgate.core.units import amount_to_milli, wait_to_ms
 
 
 @pytest.mark.parametrize(
@@ -155,3 +158,18 @@ def test_a_refusal_survives_pickle() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert copy.as_dict() == error.as_dict()
     assert (copy.retry_after_seconds, copy.retry_after_header) == (1.5, "2")
+
+
+HUGE = (10**5000, Decimal("1e999999999"), Decimal("1e-999999999"), Decimal("sNaN"), Fraction(1, 10**5000), 10**400)
+
+
+@pytest.mark.parametrize("value", [*HUGE, *(-value for value in HUGE if value.__class__ is int)], ids=lambda value: "")
+def test_numbers_beyond_all_measure_are_refused_at_once(value: Any) -> None:
+    """Written out they would take all memory, and a message cannot show them."""
+    for make in (lambda: amount_to_milli(value, "x"), lambda: Limit("x", value, 1, 1), lambda: Limit("x", 1, 1, value)):
+        with pytest.raises(ValidationError):
+            make()
+    with (
+        nullcontext() if any(value is fine for fine in (HUGE[2], HUGE[4])) else pytest.raises(ValidationError)
+    ):  # so short a wait is none
+        wait_to_ms(value, "max_wait")

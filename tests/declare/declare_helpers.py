@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from headgate import Limit, SyncRateLimiter
-from headgate.declare import Declaration, DeclaredEntity
+from headgate.declare import Declaration, DeclaredEntity, DeclaredLimits
 
 LIGHTLY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 IDS = ["a", "a-b", "a.b", "b", "None", "0x1", "1e5", "true", "x:y@z"]
@@ -33,7 +33,11 @@ rules = st.lists(st.sampled_from(["search", "chat", "on"]), unique=True, max_siz
 
 @st.composite
 def declarations(draw: st.DrawFn, *, of_all_kinds: bool = False) -> Declaration:
-    limits = any_limits if of_all_kinds else st.sampled_from(FEW_LIMITS)
+    limits = st.builds(
+        lambda limits, inherit: DeclaredLimits(limits, inherit=inherit),
+        any_limits if of_all_kinds else st.sampled_from(FEW_LIMITS),
+        st.booleans(),
+    )
     names = st.none() | (text if of_all_kinds else st.just("Acme"))
     some = [{}, {"plan": "pro"}, {"plan": "free", "n": 1}]
     metadata = st.dictionaries(text, value, max_size=3) if of_all_kinds else st.sampled_from(some)

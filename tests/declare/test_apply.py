@@ -21,6 +21,7 @@ from headgate.declare import (
     ApplyConflict,
     Declaration,
     DeclaredEntity,
+    DeclaredLimits,
     aapply,
     adiff,
     aexport,
@@ -237,6 +238,19 @@ def test_a_diff_that_people_read(limiter: SyncRateLimiter) -> None:
         '- plans: pro {"search": "100/minute"}',
         '- system: rpm 10/minute, on_unavailable "allow"',
     ]
+
+
+def test_inherit_alone_is_a_change_that_people_read(limiter: SyncRateLimiter) -> None:
+    put(limiter, SMALL)
+    alone = replace(SMALL, system=DeclaredLimits(RPM, inherit=False), resources={"llm": DeclaredLimits(RPM)})
+    assert alone != SMALL
+    assert [str(one) for one in diff(limiter, alone)] == ["~ system: +inherit false"]
+    put(limiter, alone)
+    assert export(limiter) == alone != SMALL
+    assert not limiter.get_system_defaults().inherit
+    assert [str(one) for one in diff(limiter, SMALL)] == ["~ system: -inherit false"]
+    with pytest.raises(ValidationError, match="inherit must be True or False, not 0"):
+        diff(limiter, Declaration(system=DeclaredLimits(RPM, inherit=0)))  # type: ignore[arg-type]
 
 
 def test_what_is_removed_takes_its_buckets_with_it(limiter: SyncRateLimiter) -> None:

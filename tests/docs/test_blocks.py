@@ -122,7 +122,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
     "pytest": check_pytest,
 }
 OTHERS = {".", "aws", "cat", "cd", "curl", "docker", "echo", "eval", "export", "jq", "kill", "mkdir", "open", "sed"}
-OTHERS |= {"source", "uvicorn"}
+OTHERS |= {"mv", "source", "uvicorn"}
 
 
 def check_commands(source: str) -> None:

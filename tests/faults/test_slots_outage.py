@@ -45,6 +45,7 @@ def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
 def limiter(outage: Outage) -> Iterator[SyncRateLimiter]:
     """Each call for itself, so that many are under way at once."""
     with SyncRateLimiter(outage.url, store_timeout=outage.timeout, coalesce=False) as limiter:
+        limiter.register_namespace(limiter.namespace)
         yield limiter
 
 

@@ -65,3 +65,15 @@ def test_it_is_lost_even_if_nobody_wanted_it(place: Place) -> None:
         eventually(lambda: holder.lost() == [1, 1], "the holder to be told")
         assert holder.leave() == 1
         assert free(limiter, 1, TTL) == 1
+
+
+@both_kinds
+def test_holder_that_ends_right_after_its_pause_learns_that_its_slot_was_lost(place: Place, kind: str) -> None:
+    """Its own clock knows: there is no need for a renewal that fails."""
+    with place.processes(2, kind) as (holder, other), place.limiter() as limiter:
+        take_over(holder, other)
+        holder.tell("lost_at_the_end")
+        holder.resume()
+        assert holder.answer() == [True, 1]
+        assert free(limiter, 1, TTL) == 0
+        assert other.leave() == 1

@@ -99,6 +99,58 @@ def test_at_its_reset_the_quota_is_whole_and_a_second_before_it_is_not(capacity:
         assert limiter.available("e", "r", [limit])["n"] == capacity
 
 
+@given(st.integers(0, 999), st.integers(1, 20), st.integers(1, 500))
+def test_x_ratelimit_reset_is_never_early_and_less_than_a_second_late(late_ms: int, capacity: int, period: int) -> None:
+    limit = Limit("n", capacity, 7, period)
+    clock = ManualClock(1_700_000_000_000 + late_ms)
+    with SyncRateLimiter("memory://", clock=clock) as limiter:
+        decision = limiter.try_acquire("e", "r", {"n": 1}, [limit])
+        reset_ms = int(dict(Headers(["x-ratelimit"]).of(decision.statuses, clock))["X-RateLimit-Reset"]) * 1000
+        clock.set(max(clock.now_ms(), reset_ms - 1000))
+        assert limiter.available("e", "r", [limit])["n"] < capacity
+        clock.set(reset_ms)
+        assert limiter.available("e", "r", [limit])["n"] == capacity
+
+
+def test_x_ratelimit_reset_of_a_refusal_is_not_before_the_request_passes() -> None:
+    clock = ManualClock(1_700_000_000_900)
+    limit = Limit.per_second("n", 1)
+    with SyncRateLimiter("memory://", clock=clock) as limiter:
+        for _ in range(2):
+            decision = limiter.try_acquire("e", "r", {"n": 1}, [limit])
+        reset = int(dict(Headers(["x-ratelimit"]).of(decision.statuses, clock))["X-RateLimit-Reset"])
+        clock.set(reset * 1000)
+        assert limiter.try_acquire("e", "r", {"n": 1}, [limit])
+
+
+@given(
+    st.integers(1, 10**12),
+    st.integers(1, 10**12),
+    st.integers(1, 366 * 86400),
+    st.integers(-(10**12), 10**12),
+    st.one_of(st.none(), st.integers(0, 10**18)),
+)
+def test_every_number_is_an_integer_of_a_structured_field(
+    capacity: int, refill: int, period: int, left: int, wait_ms: int | None
+) -> None:
+    limit = Limit("n", capacity, refill / 1000 if refill < 10**9 else refill, period)
+    found = LimitStatus("e", "r", "n", limit, min(left, capacity), 1, wait_ms != 0, wait_ms)
+    headers = dict(Headers().of([found], CLOCK))
+    numbers = re.findall(r"=(-?\d+)", headers["RateLimit"] + headers["RateLimit-Policy"])
+    assert all(len(number) <= 15 for number in numbers)
+    assert all(ITEM.fullmatch(headers[field]) for field in headers)
+
+
+def test_window_that_cannot_be_written_is_left_out() -> None:
+    slow = Limit("n", 10**12, 0.001, 366 * 86400)
+    headers = dict(Headers().of([status_of(slow, 5)], CLOCK))
+    assert headers == {"RateLimit-Policy": '"n";q=1000000000000', "RateLimit": '"n";r=5'}
+
+
+def status_of(limit: Limit, available: int) -> LimitStatus:
+    return LimitStatus("e", "r", limit.name, limit, available, 1, False, 0)
+
+
 def test_where_two_rules_count_their_names_are_told_apart() -> None:
     statuses = [status("10/minute", 5, resource="search"), status("100/minute", 9, resource="all")]
     assert list(by_policy(statuses)) == ["search:minute", "all:minute"]

@@ -80,20 +80,12 @@ def test_a_cost_of_nothing_is_free() -> None:
 def test_stored_limits() -> None:
     rule, dear = Rule("chat", "/chat"), Rule("dear", "/dear", cost=2)
     with gate(rule, dear) as opened:
-        assert opened.passing(3, "/chat") == [True] * 3, "there are none, and an API that is down helps nobody"
+        assert opened.passing(3, "/chat") == [False] * 3, "there are none"
         opened.limiter.set_system_defaults([Limit.per_minute("rpm", 2), Limit.per_hour("rph", 100)])
         opened.limiter.set_limits("user:ann", [Limit.per_minute("rpm", 4)], "chat")
         assert opened.passing(3, "/chat") == [True, True, False]
         assert opened.passing(5, "/chat", user="ann") == [True] * 4 + [False]
         assert opened.passing(2, "/dear") == [True, False]
-
-
-def test_a_rule_that_cannot_be_obeyed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    with gate(Rule("chat", "/chat")) as opened:
-        opened.passing(3, "/chat")
-    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "chat" in record.getMessage()
-    assert "no limits are configured" in record.getMessage()
 
 
 def test_exempt() -> None:
@@ -203,6 +195,9 @@ class TestOnRedis:
 def test_a_limiter_that_nobody_can_use_any_more(
     policy: Any, status: int, rules: Any, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    expected = [status] * 3
+    if policy == "local":  # in this process, as far as limits are known
+        expected = [503] * 3 if rules[0].limits is None else [200, 200, 429 if len(rules) == 2 else 200]
     with SyncRateLimiter("memory://", on_unavailable=policy) as limiter:
         limiter.set_system_defaults([Limit.per_minute("rpm", 100)])
         opened = SyncGate(Engine(limiter, rules))
@@ -212,8 +207,7 @@ def test_a_limiter_that_nobody_can_use_any_more(
             limiter.delete_namespace("default")
         else:
             limiter.close()
-        for _ in range(3):
-            assert getattr(opened.check(call("/login", "POST")), "status", 200) == status
+        assert [getattr(opened.check(call("/login", "POST")), "status", 200) for _ in range(3)] == expected
         (record,) = caplog.records
         assert end in record.getMessage()
 

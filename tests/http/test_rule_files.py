@@ -31,6 +31,7 @@ rules:
     cost: {rpm: 1, tpm: 0.5}
     per: organisation
     priority: -5
+    bad_cost: {rpm: 1}
   - id: all
     limits: [100/second, day=1000/day]
     shadow: true
@@ -60,6 +61,7 @@ path = "/chat/{room}"
 limits = {rpm = "60/minute", tpm = "10_000/minute"}
 cost = {rpm = 1, tpm = 0.5}
 per = "organisation"
+bad_cost = {rpm = 1}
 priority = -5
 
 [[rules]]
@@ -100,6 +102,7 @@ def test_a_file(tmp_path: Path, suffix: str, text: str) -> None:
             cost={"rpm": 1, "tpm": 0.5},
             per="organisation",
             priority=-5,
+            bad_cost={"rpm": 1},
         ),
         "all": Rule("all", limits="100/second; 1000/day", shadow=True, also=True, per="everyone"),
         "stored": Rule("stored"),
@@ -300,6 +303,15 @@ def test_sections_of_others(tmp_path: Path, suffix: str, text: str) -> None:
         descriptors.document.check()
 
 
+def test_bad_cost_with_a_mistake(tmp_path: Path) -> None:
+    text = (
+        "rules:\n- id: a\n  limits: 5/minute\n  bad_cost: ignore\n- id: b\n  limits: 5/minute\n  bad_cost: {hour: 1}\n"
+    )
+    wrong, unknown = problems(tmp_path, "yaml", text)
+    assert wrong.startswith("4: bad_cost must be 'reject', or what to charge instead, like 1, not 'ignore'")
+    assert unknown.startswith("5: rule 'b' would limit nothing")
+
+
 LIMITS = st.sampled_from(
     ["10/minute burst 20", "10/second; 100/minute", ["7/15 minutes", "x=9/day"], {"rpm": "10/minute"}, "9 concurrent"]
 )
@@ -313,6 +325,7 @@ FIELDS = st.fixed_dictionaries(
         "shadow": st.booleans(),
         "also": st.booleans(),
         "per": st.sampled_from(get_args(Per)),
+        "bad_cost": st.sampled_from(["reject", 0, 1]),
     },
 )
 

@@ -61,7 +61,7 @@ def test_threads_share_a_call_in_the_order_they_came() -> None:
         thread.join(10)
     assert store.batches == [[1], [2, 3, 4]]
     assert answers == {1: 1, 2: 2, 3: 3, 4: 4}
-    assert not coalescer._led
+    assert coalescer._turn.acquire(blocking=False)
 
 
 def test_an_error_of_a_call_reaches_everyone_in_it() -> None:

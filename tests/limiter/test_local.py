@@ -99,6 +99,17 @@ def test_a_share_and_no_more(store: FailingStore, limiter: Any, clock: ManualClo
         pytest.fail("the body ran")
 
 
+def test_a_share_that_changes_keeps_what_was_used(store: FailingStore, limiter: Any) -> None:
+    """While limiters come and go, each count of them is another limit on the same buckets."""
+    limiter.try_acquire("e", "r", {"rpm": 1}, BOTH)
+    store.error = AWAY
+    admitted = 0
+    for _ in range(100):
+        for limiter._local.instances in (1, 3, 2):
+            admitted += bool(limiter.try_acquire("e", "r", {"rpm": 1}, BOTH))
+    assert admitted == 60
+
+
 def test_slots(store: FailingStore, limiter: Any, clock: ManualClock) -> None:
     limiter._local.instances = 2
     store.error = AWAY

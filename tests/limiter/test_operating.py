@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from headgate import Limit, NamespaceNotFound, RateLimiterUnavailable, SyncRateLimiter, ValidationError, VersionConflict
+from headgate.core.decide import Answer, Request
 from headgate.core.records import Change, Record
 from headgate.limiter import base, namespaces
 from headgate.stores import open_store, register_store
@@ -35,6 +36,10 @@ class Spied:
             def __getattr__(_, name: str) -> Any:
                 self.before.get(name, lambda: None)()
                 return getattr(store, name)
+
+            def settle(_, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
+                self.before.get("settle", lambda: None)()
+                return store.settle(batch, now_ms)
 
             def get_records(_, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
                 self.before.get("get_records", lambda: None)()
@@ -75,13 +80,13 @@ def test_a_namespace_is_looked_at_once_a_minute(spied: Spied, time: list[float])
         for _ in range(5):
             limiter.try_acquire("e", "api", {"rpm": 1}, [RPM])
             limiter.get_limits("e")
-        assert len(spied.looks) == 2  # it was not there, and then it was
+        seen = len(spied.looks)  # before limits were read, and to register it
         time[0] += 59
         limiter.try_acquire("e", "api", {"rpm": 1}, [RPM])
-        assert len(spied.looks) == 2
+        assert len(spied.looks) == seen
         time[0] += 1
         limiter.try_acquire("e", "api", {"rpm": 1}, [RPM])
-        assert len(spied.looks) == 3
+        assert len(spied.looks) == seen + 1
 
 
 def test_whoever_is_at_work_notices_within_a_minute(spied: Spied, time: list[float]) -> None:
@@ -171,3 +176,42 @@ def test_no_change_without_an_event(spied: Spied, change: str) -> None:
 def test_days(setting: str, days: Any) -> None:
     with pytest.raises(ValidationError, match=setting):
         SyncRateLimiter("memory://", **{setting: days})
+
+
+def test_penalty_that_fails_leaves_no_audit_event(spied: Spied) -> None:
+    with SyncRateLimiter("spied://") as limiter:
+        with pytest.raises(ValidationError, match="no limits"):
+            limiter.penalize("e", "api", seconds=5)
+        assert limiter.get_audit_events("e") == []
+
+
+def test_penalty_whose_outcome_is_not_known_is_told_as_not_confirmed(spied: Spied) -> None:
+    def away() -> None:
+        raise RateLimiterUnavailable("away")
+
+    with SyncRateLimiter("spied://") as limiter:
+        limiter.set_system_defaults([RPM])
+        limiter.adjust("e", "api", {"rpm": 20})
+        spied.before["settle"] = away
+        with pytest.raises(RateLimiterUnavailable):
+            limiter.penalize("e", "api", seconds=5)
+        spied.before.clear()
+        (event,) = limiter.get_audit_events("e")
+        assert event.after == {"seconds": 5.0, "factor": None, "confirmed": False}
+
+
+def test_operator_penalizes_buckets_whose_limits_are_kept_in_code() -> None:
+    """Nothing is stored, or another limit: what is in use is what has to stop."""
+    url = "memory://limits-in-code"
+    in_code = [Limit.per_minute("tpm", 1000), Limit.concurrent("parallel", 2)]
+    with SyncRateLimiter(url) as program, SyncRateLimiter(url) as operator:
+        for stored in (False, True):
+            if stored:
+                operator.set_system_defaults([RPM])
+                program.reset("e", "api")
+            assert program.try_acquire("e", "api", {"tpm": 1, "parallel": 1}, in_code)
+            operator.penalize("e", "api", seconds=60)
+            refused = program.try_acquire("e", "api", {"tpm": 1}, in_code)
+            assert not refused
+            assert refused.retry_after_seconds == pytest.approx(60, abs=1)
+            assert not program.try_acquire("e", "api", {"parallel": 1}, in_code)

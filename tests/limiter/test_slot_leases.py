@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from limiter_helpers import FailingStore, failing_store
 
-from headgate import Limit, RateLimiter, RateLimiterUnavailable, RateLimitExceeded, SyncRateLimiter, ValidationError
+from headgate import (
+    LeaseExpired,
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    ValidationError,
+)
 from headgate.core.records import Page
 from headgate.testing import ManualClock
 
@@ -216,3 +226,28 @@ def test_the_living_are_found_on_whatever_page_they_are(
     assert limiter.available("e", "r", spend) == {"spend": 400}
     alive.commit()
     assert limiter.available("e", "r", spend) == {"spend": 400}
+
+
+@pytest.mark.parametrize("consume", [{"rpm": 10}, {"rpm": 10, "parallel": 1}])
+def test_lease_is_given_back_once_although_a_fork_leaves_its_body_too(tmp_path: Path, consume: dict[str, int]) -> None:
+    with SyncRateLimiter(f"sqlite:///{tmp_path}/fork.db") as limiter:
+        limiter.adjust("e", "r", {"rpm": 40}, BOTH)
+        child = -1
+        with pytest.raises(KeyError):  # noqa: SIM117
+            with limiter.acquire("e", "r", consume, BOTH) as lease:
+                child = os.fork()
+                if child == 0:
+                    expired = False
+                    try:
+                        lease.adjust(rpm=-5)
+                    except LeaseExpired as error:
+                        expired = "fork" in str(error)
+                    try:
+                        lease.__exit__(KeyError, KeyError(), None)
+                    finally:
+                        os._exit(0 if expired else 1)
+                _, status = os.waitpid(child, 0)
+                assert status == 0
+                assert limiter.available("e", "r", BOTH)["rpm"] == 10
+                raise KeyError
+        assert limiter.available("e", "r", BOTH) == {"rpm": 20, "parallel": 2}

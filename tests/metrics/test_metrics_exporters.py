@@ -30,6 +30,9 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
+from headgate.http.engine import Engine, SyncGate
+from headgate.http.rules import Rule
+from headgate.http.wsgi import WsgiCall
 from headgate.metrics import INSTRUMENTS
 from headgate.metrics.opentelemetry import OpenTelemetryMetrics
 from headgate.metrics.prometheus import PrometheusMetrics
@@ -348,3 +351,23 @@ def test_many_processes(tmp_path: Path) -> None:
     labels = 'headgate_namespace="default",outcome="{}",resource="other",store="memory"'
     assert f"headgate_decisions_total{{{labels.format('allowed')}}} 4.0" in said
     assert f"headgate_decisions_total{{{labels.format('refused')}}} 2.0" in said
+
+
+def test_rules_that_cannot_be_obeyed_are_counted_by_rule_and_cause(places: Places) -> None:
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/chat", "REMOTE_ADDR": "192.0.2.1", "HTTP_X_SIZE": "-1"}
+    rules = [
+        Rule("chat", "/chat"),
+        Rule("batch", limits="5/minute", also=True, cost=lambda call: int(call.header("x-size"))),
+        Rule("watch", shadow=True, priority=1),
+    ]
+    with SyncRateLimiter("memory://") as limiter:
+        places.measure(limiter)
+        gate = SyncGate(Engine(limiter, rules))
+        for _ in range(3):
+            gate.check(WsgiCall(dict(environ)))
+        samples = places.samples()
+    name = "headgate_rules_misconfigured_total"
+    assert value(samples, name, rule="chat", cause="no_limits") == 3
+    assert value(samples, name, rule="watch", cause="no_limits") == 3
+    assert value(samples, name, rule="batch", cause="bad_cost") == 3
+    assert value(samples, name) == 9

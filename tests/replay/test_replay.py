@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate import Limit, ValidationError
 from headgate.core.bucket import Bucket
-from headgate.declare import Declaration, DeclaredEntity
+from headgate.declare import Declaration, DeclaredEntity, DeclaredLimits
 from headgate.replay import LogError, LoggedRequest, RequestLogFile, Traffic, picture, replay, write_traffic
 
 START = 1_700_000_000_000
@@ -112,7 +112,7 @@ def test_what_has_no_limit_passes() -> None:
 @pytest.mark.parametrize(
     ("request_made", "why"),
     [
-        (asked(0, rpm=-1), "amount of 'rpm' must be more than zero"),
+        (asked(0, rpm=-1), "amount of 'rpm' must be from 0 to"),
         (asked(0, rpm="1"), "amount of 'rpm' must be a number"),
         (asked(0, "bad id!"), "entity_id 'bad id!' is not allowed"),
         (asked(0, resource="#"), "resource '#' is not allowed"),
@@ -180,3 +180,13 @@ class TestTraffic:
     def test_what_cannot_be_made(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValidationError, match=f"{next(iter(wrong))} must be from"):
             Traffic(**wrong)
+
+
+@pytest.mark.parametrize(("inherit", "refused"), [(True, {"tpm": 1}), (False, {})])
+def test_levels_are_merged_as_the_limiter_does(inherit: bool, refused: dict[str, int]) -> None:
+    """An entity with its own rpm has everyone's tpm, unless its level does not inherit."""
+    own = DeclaredLimits({"rpm": Limit.per_minute("rpm", 100)}, inherit=inherit)
+    declared = Declaration(system={"rpm": RPM, "tpm": TPM}, entities={"a": DeclaredEntity(limits={None: own})})
+    log = [LoggedRequest(START + at, "a", "r", {"rpm": 1, "tpm": 800}, None) for at in range(2)]
+    report = replay(declared, log)
+    assert (report.requests, report.because_of) == (2, refused)

@@ -26,12 +26,17 @@ rules:
   - id: jobs
     path: /jobs
     limits: "parallel=1 concurrent"
+  - id: search
+    path: /search
+    per: address
+    limits: 10/week
   - id: all
     path: /**
     limits: 1000/hour
 plans:
   pro:
     login: 5/hour
+    search: 20/week
 """
 
 

@@ -92,7 +92,7 @@ def test_a_token_sees_its_namespace_alone(api: Api, clients: dict[str | None, ht
     wish = {"entity_id": entity, "resource": "r", "limits": ["n=1/week"], "lease": {}}
     lease_id = api.post("/v1/acquire", wish)["lease_id"]
     other.get(f"/v1/entities/{entity}", status=404)
-    assert other.get(f"/v1/limits/entities/{entity}") == {"limits": [], "version": 0}
+    assert other.get(f"/v1/limits/entities/{entity}") == {"limits": [], "inherit": True, "version": 0}
     assert other.get("/v1/usage", entity_id=entity)["limits"] == []
     other.post(f"/v1/leases/{lease_id}/release", {"rollback": True}, status=410)
     assert other.post("/v1/acquire", wish)["allowed"]

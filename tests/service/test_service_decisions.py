@@ -46,6 +46,23 @@ def test_a_refusal_is_an_answer(api: Api, entity: str) -> None:
     assert (never["allowed"], never["retry_after_seconds"]) == (False, None)
 
 
+def test_nothing_passes_unless_the_limit_is_in_debt(api: Api, entity: str) -> None:
+    nothing = ask(entity, consume={"spend": 0})
+    lease = api.post("/v1/acquire", nothing | {"lease": {}})
+    assert lease["allowed"]
+    adjusted = api.post(f"/v1/leases/{lease['lease_id']}/adjust", {"amounts": {"spend": 11}})
+    assert adjusted == {"consumed": {"spend": 11}}
+    assert not api.post("/v1/acquire", nothing)["allowed"]
+    batch = api.post("/v1/acquire/batch", {"asks": [nothing, ask(f"{entity}-2", consume={"spend": 0})]})
+    assert [one["allowed"] for one in batch["decisions"]] == [False, True]
+
+
+def test_limits_that_alternate_pass_what_the_larger_allows(api: Api, entity: str) -> None:
+    pair = ("spend=10/week", "spend=20/week")
+    passed = [api.post("/v1/acquire", ask(entity, limits))["allowed"] for _ in range(60) for limits in pair]
+    assert sum(passed) == 20
+
+
 def test_one_of_each_and_limits_as_objects(api: Api, entity: str) -> None:
     forms = [
         {"name": "spend", "capacity": 3, "refill_amount": 3, "refill_period_seconds": 604800},
@@ -193,6 +210,13 @@ class TestRules:
         api.post("/v1/entities", {"entity_id": f"user:{entity}", "metadata": {"plan": "pro"}}, status=201)
         login = {"method": "POST", "path": "/login", "user": entity}
         assert [api.post("/v1/check", login)["allowed"] for _ in range(6)] == [True] * 5 + [False]
+
+    def test_two_plans_at_one_address_pass_what_the_larger_allows(self, api: Api, entity: str) -> None:
+        api.post("/v1/entities", {"entity_id": f"user:{entity}", "metadata": {"plan": "pro"}}, status=201)
+        search = {"method": "GET", "path": "/search", "address": "192.0.2.14"}
+        users = (entity, f"{entity}-free")
+        passed = [api.post("/v1/check", search | {"user": user})["allowed"] for _ in range(200) for user in users]
+        assert sum(passed) == 20
 
     def test_a_rule_for_slots(self, api: Api) -> None:
         for _ in range(3):

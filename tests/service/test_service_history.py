@@ -26,7 +26,7 @@ def test_usage_by_the_hour_and_in_all(api: Api, entity: str) -> None:
 def test_who_changed_what(api: Api, entity: str) -> None:
     api.post("/v1/entities", {"entity_id": entity, "name": "<b>Ann</b>"}, status=201)
     path = f"/v1/limits/entities/{entity}"
-    assert api.get(path) == {"limits": [], "version": 0}
+    assert api.get(path) == {"limits": [], "inherit": True, "version": 0}
     api("PUT", path, {"limits": ["rpm=1/minute"], "expected_version": 0})
     version = api.get(path)["version"]
     api("PUT", path, {"limits": ["rpm=2/minute"], "expected_version": version})

@@ -51,13 +51,16 @@ def test_limits_at_every_level(api: Api, entity: str) -> None:
     try:
         for number, (source, path) in enumerate(levels.items(), 1):
             stored = api("PUT", path, {"limits": [f"n={number}/week", "p=3 concurrent ttl 9s"]})
+            del stored["effective"]
             found = api.get(path)
             assert found == stored | {"version": found["version"]}
             assert stored["limits"] == [
                 {"name": "n", "capacity": number, "refill_amount": number, "refill_period_seconds": 604800},
                 {"name": "p", "slots": 3, "ttl_seconds": 9},
             ]
-            assert api("PUT", path, {"limits": stored["limits"]}) == stored
+            again = api("PUT", path, {"limits": stored["limits"]})
+            assert again.pop("effective")["before"]["limits"] == stored["limits"]
+            assert again == stored
             found = api.get("/v1/limits/resolve", entity_id=entity, resource=resource)
             assert (found["source"], found["limits"][0]["capacity"]) == (source, number)
         assert resource in api.get("/v1/limits/resources", limit=1000)["items"]
@@ -65,9 +68,40 @@ def test_limits_at_every_level(api: Api, entity: str) -> None:
         assert api.get("/v1/limits/entities", resource=resource)["items"] == [entity]
     finally:
         deleted = [api("DELETE", path) for path in reversed(levels.values())]
-    assert deleted == [{"deleted": True}] * 4
-    assert api("DELETE", levels["entity"]) == {"deleted": False}
-    assert api.get(levels["system"]) == {"limits": [], "on_unavailable": None, "version": 0}
+    assert [one["deleted"] for one in deleted] == [True] * 4
+    assert api("DELETE", levels["entity"])["deleted"] is False
+    nothing = {"limits": [], "inherit": True, "on_unavailable": None, "version": 0}
+    assert api.get(levels["system"]) == nothing
+
+
+def test_a_change_answers_what_holds_before_and_after_it(api: Api, entity: str) -> None:
+    own, resource = f"/v1/limits/entities/{entity}", f"models/{entity}"
+    api("PUT", f"/v1/limits/resources/{resource}", {"limits": ["rpm=9/day", "tpm=9/day"]})
+    first = api("PUT", f"{own}/{resource}", {"limits": ["rpm=1/day"]})["effective"]
+    assert (first["before"]["sources"], first["dropped"]) == ({"rpm": "resource", "tpm": "resource"}, {})
+    assert first["after"]["sources"] == {"rpm": "entity", "tpm": "resource"}
+    assert first["after"] == api.get("/v1/limits/resolve", entity_id=entity, resource=resource)
+    alone = api("PUT", f"{own}/{resource}", {"limits": ["rpm=1/day"], "inherit": False})
+    assert (alone["inherit"], alone["effective"]["dropped"]) == (False, {"tpm": [resource]})
+    assert api.get(f"{own}/{resource}")["inherit"] is False
+    gone = api("DELETE", f"/v1/limits/resources/{resource}")["effective"]
+    assert gone["dropped"] == {"rpm": [resource], "tpm": [resource]}
+
+
+def test_a_preview_changes_nothing(api: Api, entity: str) -> None:
+    path = f"/v1/limits/entities/{entity}"
+    assert api("PUT", path, {"limits": ["rpm=1/day"], "preview": True})["effective"]["after"]["source"]
+    assert api.get(path)["version"] == 0
+    api("PUT", path, {"limits": ["rpm=1/day", "tpm=1/day"]})
+    preview = api("PUT", path, {"limits": ["rpm=1/day"], "preview": True, "expected_version": 1})
+    assert preview["effective"]["dropped"] == {"tpm": [None]}
+    gone = api("DELETE", f"{path}?preview=true")
+    assert (gone["deleted"], list(gone["effective"]["dropped"])) == (False, ["rpm", "tpm"])
+    for late in ({"limits": ["rpm=1/day"], "expected_version": 7}, {"limits": ["rpm=1/day"], "expected_version": 0}):
+        assert "read it again" in api("PUT", path, late | {"preview": True}, status=409)["detail"]
+    found = api.get(path)
+    assert (found["version"], len(found["limits"])) == (1, 2)
+    assert "inherit" in api("PUT", path, {"limits": ["rpm=1/day"], "inherit": "no"}, status=400)["detail"]
 
 
 def test_usage_and_corrections(api: Api, entity: str) -> None:

@@ -94,3 +94,26 @@ def crowds(draw: st.DrawFn) -> History:
         parts = (Part(0, draw(limits), slots * MILLI),)
         history.append((draw(short_steps_ms), [Request(mode, ("a",), parts, lease_id=draw(lease_ids))]))
     return history
+
+
+@st.composite
+def alternations(draw: st.DrawFn) -> History:
+    """Limits of one name that take turns on a bucket: larger and smaller, faster and slower, of all revisions.
+
+    Takes are near what there is, so that a millitoken more or less shows; some go into debt, some to its very end.
+    """
+    shapes = st.tuples(milli, milli, periods_ms)
+    pool = [Limit.from_stored("x", *shape) for shape in draw(st.lists(shapes, min_size=2, max_size=4, unique=True))]
+    modes = st.sampled_from([Mode.TAKE] * 6 + [Mode.FORCE, Mode.FORCE, Mode.PEEK, Mode.LOWER, Mode.PENALIZE])
+    history = []
+    for _ in range(draw(st.integers(4, 16))):
+        batch = []
+        for _ in range(draw(st.integers(1, 4))):
+            mode, limit = draw(modes), draw(st.sampled_from(pool))
+            amount = max(0, limit.capacity_milli // draw(st.sampled_from([1, 1, 2, 3, 7])) - draw(st.integers(0, 1)))
+            if mode is Mode.FORCE:
+                amount = draw(st.sampled_from([amount, -amount, 1, -1, MAX_AMOUNT * MILLI, -MAX_AMOUNT * MILLI]))
+            part = Part(0, limit, amount, draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
+            batch += [Request(mode, ("a",), (part,), draw(waits_ms))] * draw(st.sampled_from([1, 1, 2, 5]))
+        history.append((draw(steps_ms), batch))
+    return history

@@ -10,6 +10,7 @@ import pytest
 
 from headgate.stores import open_store
 from headgate.testing.conformance import StoreConformance
+from headgate.testing.conformance.changing_limits import ChangingLimitConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.hierarchy import HierarchyConformance
 from headgate.testing.conformance.leases import LeaseConformance
@@ -28,6 +29,7 @@ class TestMemory(StoreConformance):
 
 class TestSqlite(StoreConformance):
     histories = 20
+    sequences = 20
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
@@ -38,6 +40,7 @@ class TestRedis(StoreConformance):
     settings = BUSY
     looks_every = 5
     histories = 20
+    sequences = 20
     scenarios_every = 4  # memory and SQLite play them all, and the script is held to core by a property
 
     @pytest.fixture
@@ -53,6 +56,8 @@ class Cluster:
     settings = BUSY
     scenarios_every = 4
     histories = 10
+    sequences = 5
+    turns = 60
     looks_every = 5
 
     @pytest.fixture
@@ -75,6 +80,9 @@ class ThreadsOnly:
     test_a_cancelled_adjustment_lands_all_the_same = None
     test_an_event_loop_that_ends_amid_acquires = None
     test_an_event_loop_that_ends_amid_releases = None
+    test_adjustment_cancelled_while_limits_are_read_still_lands = None
+    test_cancelled_acquire_raises_its_callers_own_cancellation = None
+    test_cancelled_acquires_leave_nothing_taken_when_the_event_loop_ends_at_once = None
     test_cancelled_at_any_moment_nothing_stays_taken = None
     test_cancelled_twice_it_still_gives_back = None
     test_coalescing_changes_no_answer = None
@@ -94,11 +102,14 @@ class DynamoDB:
 
     settings = BUSY
     histories = 5
+    sequences = 5
+    turns = 60
     scenarios_every = 10
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
     # An event loop that closes cancels the tasks of the HTTP client too, and then what was sent is in doubt.
     test_an_event_loop_that_ends_amid_releases = None
+    test_cancelled_acquires_leave_nothing_taken_when_the_event_loop_ends_at_once = None
 
     @pytest.fixture
     def url(self, ministack: Engine, aws_credentials: str) -> str:
@@ -113,7 +124,9 @@ class TestDynamoDB(DynamoDB, StoreConformance):
         return str(request.param)
 
 
-class TestDynamoDBBlocking(ThreadsOnly, DynamoDB, VectorConformance, LeaseConformance, ConcurrencyConformance):
+class TestDynamoDBBlocking(
+    ThreadsOnly, DynamoDB, VectorConformance, ChangingLimitConformance, LeaseConformance, ConcurrencyConformance
+):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
     scenarios_every = 12

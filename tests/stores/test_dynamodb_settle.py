@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from dynamodb_helpers import START_MS, USAGE_MS, new_table, opened, request, used
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from settle_histories import History, alternations
 
 from headgate.core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Part, Request
 from headgate.core.limit import Limit
@@ -22,6 +23,7 @@ from headgate.testing.servers.dynamodb import Engine
 
 RPM = Limit.per_minute("rpm", 60)
 TPM = Limit.per_minute("tpm", 1000, burst=1500)
+PAIR = [Limit.per_day("rpd", 10), Limit.per_day("rpd", 20)]
 
 _entities = itertools.count()
 
@@ -78,7 +80,7 @@ def costs(sent: Counter[str], **expected: int) -> Iterator[None]:
 shapes = st.tuples(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 120_000))
 extremes = st.tuples(st.integers(1, 10**15), st.integers(1, 10**15), st.integers(1, 366 * 86_400_000))
 limits = st.one_of(shapes, extremes)
-amounts = st.one_of(st.integers(1, 30_000), st.integers(1, 10**15))
+amounts = st.one_of(st.integers(0, 30_000), st.integers(1, 10**15), st.just(0))
 
 
 @st.composite
@@ -108,6 +110,23 @@ def test_every_batch_is_answered_like_by_the_memory_store(store: Any, first: Any
         assert _plain(store.settle(batch, now_ms)) == _plain(memory.settle(batch, now_ms))
     for level in range(3):
         assert used(store, f"h{number}-{level}", "r") == used(memory, f"h{number}-{level}", "r")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(alternations())
+@example([(0, [request(limit, 1, TAKE, "a") for _ in range(100) for limit in PAIR])])
+def test_limits_that_take_turns_are_answered_like_by_the_memory_store(store: Any, history: History) -> None:
+    number, memory, now_ms = next(_entities), counting(), START_MS
+    for step_ms, described in history:
+        now_ms += step_ms
+        batch = [_of_no_revision(one, f"n/t{number}#r") for one in described]
+        assert _plain(store.settle(batch, now_ms)) == _plain(memory.settle(batch, now_ms))
+    assert _plain(store.settle(batch, now_ms)) == _plain(memory.settle(batch, now_ms))
+
+
+def _of_no_revision(request: Request, key: str) -> Request:
+    """Of a bucket that was only looked at, the memory store knows the revision."""
+    return request._replace(keys=(key,), parts=tuple(part._replace(revision=0) for part in request.parts))
 
 
 # With slots: s and t are of slots. If limits turn into the other kind, z is of tokens under one and of slots under the

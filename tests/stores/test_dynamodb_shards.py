@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 from dynamodb_helpers import START_MS, available, force, new_table, opened, place_of, request, split, take_all
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from headgate.core.decide import PENALIZE, Part, Request
+from headgate.core.decide import FORCE, PENALIZE, TAKE, Part, Request
 from headgate.core.limit import Limit
-from headgate.stores.dynamodb import cache
+from headgate.stores.dynamodb import across, cache
 from headgate.stores.dynamodb.blocking import _Talk
 from headgate.testing.servers.dynamodb import Engine
 
 LIMIT = Limit.per_minute("rpm", 60)
+TAKING_TURNS = [Limit.parse("rpm", spec) for spec in ("60/minute", "10/day", "200/hour burst 21", "7/19s burst 33.336")]
 SECOND = 1000
 
 
@@ -139,18 +142,49 @@ def test_a_changed_limit_is_on_all(store: Any) -> None:
     split(store)
     split(store)
     assert take_all(store, Limit.per_minute("rpm", 100)) == 40
+    assert available(store, LIMIT) == -40_000
+    assert available(store, Limit.per_minute("rpm", 101)) == 1000
 
 
-def test_one_split_halfway_has_lost_nothing_for_good(url: str, store: Any) -> None:
-    """Whoever splits dies before the sibling is there: half is missing until someone makes it."""
-    store.settle([request(LIMIT, 20)], START_MS)
-    shards, first = store._plans.shards, place_of(store)
-    plan = shards.split_plan(first)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.sampled_from(TAKING_TURNS), min_size=5, max_size=12),
+    st.lists(st.sampled_from([1, 1, 2, 3, 7, 20]), min_size=12, max_size=12),
+    st.integers(1, 3),
+)
+def test_limits_that_take_turns_on_shards_keep_what_was_used(
+    store: Any, limits: list[Limit], amounts: list[int], splits: int
+) -> None:
+    """To the last millitoken, whichever shards a request met: each has its share of every difference."""
+    store.delete_buckets(["n/e#r"])
+    used = 0
+    store.settle([request(limits[0], 0, FORCE)], START_MS)
+    for _ in range(splits):
+        split(store)
+    for limit, amount in zip(limits, amounts):
+        if store.settle([request(limit, amount)], START_MS)[0].allowed:
+            used += amount * 1000
+        else:  # by all shards together
+            assert used + amount * 1000 > limit.capacity_milli
+    for other in TAKING_TURNS:
+        assert available(store, other) == other.capacity_milli - used
+    assert used <= max(limit.capacity_milli for limit in limits)
+
+
+def split_halfway(store: Any) -> None:
+    """As by one who dies before the sibling is there."""
+    plan = store._plans.shards.split_plan(place_of(store))
     call = next(plan)
     while not any(send.operation == "TransactWriteItems" for send in call.sends):
         call = plan.send(_Talk(store._wire).perform(call))
     plan.close()
     assert shards_of(store) == {0: 2}
+
+
+def test_one_split_halfway_has_lost_nothing_for_good(url: str, store: Any) -> None:
+    """Half is missing until someone makes the sibling."""
+    store.settle([request(LIMIT, 20)], START_MS)
+    split_halfway(store)
     with opened(url) as another:
         assert available(another, LIMIT) == 20_000
         taken = 0
@@ -158,6 +192,47 @@ def test_one_split_halfway_has_lost_nothing_for_good(url: str, store: Any) -> No
             taken += another.settle([request(LIMIT, 1)], START_MS)[0].allowed
         assert shards_of(another) == {0: 2, 1: 2}
         assert available(another, LIMIT) == 40_000 - taken * 1000
+
+
+@pytest.mark.parametrize("changed", ["6000/minute burst 60", "60/hour", "7/19s burst 60"])
+def test_a_sibling_made_after_the_limit_changed_has_what_was_left_at_the_split(
+    url: str, store: Any, changed: str
+) -> None:
+    limit = Limit.parse("rpm", changed)
+    store.settle([request(LIMIT, 60)], START_MS)
+    split_halfway(store)
+    with opened(url) as another:
+        assert not another.settle([request(limit, 1)], START_MS)[0].allowed
+        another._run(another._plans.shards.split_plan(place_of(store), following=True))
+        assert shards_of(another) == {0: 2, 1: 2}
+        assert available(another, limit) == 0
+        assert take_all(another, limit) == 0
+        refilled = 10 * SECOND * limit.refill_milli // limit.period_ms // 1000
+        assert take_all(another, limit, now_ms=START_MS + 10 * SECOND) == min(60, refilled)
+
+
+def test_nothing_passes_on_shards_unless_they_are_in_debt(store: Any) -> None:
+    store.settle([request(LIMIT, 60)], START_MS)
+    split(store)
+    split(store)
+    for _ in range(8):
+        assert store.settle([request(LIMIT, 0)], START_MS)[0].allowed
+    force(store, LIMIT, 100)
+    for _ in range(8):
+        (answer,) = store.settle([request(LIMIT, 0)], START_MS)
+        assert (answer.allowed, answer.wait_ms) == (False, 100 * SECOND)
+
+
+def test_nothing_of_empty_shards_is_taken_beside_what_others_have(store: Any) -> None:
+    """Decided on all of them, and once more because somebody else was faster."""
+    other = Limit.per_minute("tpm", 60)
+    both = (Part(0, LIMIT, 0), Part(0, other, 40_000))
+    store.settle([request(LIMIT, 60), request(other, 1)], START_MS)
+    split(store)
+    (pool,) = store._run(store._plans._buckets._across.pools_plan([place_of(store)], START_MS))
+    assert across._decide(Request(TAKE, ("n/e#r",), both), [pool], evenly=True).allowed
+    assert store.settle([Request(TAKE, ("n/e#r",), both)], START_MS)[0].allowed
+    assert (available(store, LIMIT), available(store, other)) == (0, 19_000)
 
 
 @pytest.mark.parametrize(("writes", "shards"), [(700, {0: 1}), (900, {0: 2, 1: 2})])

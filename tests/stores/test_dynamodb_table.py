@@ -13,6 +13,7 @@ from headgate import RateLimiterUnavailable, ValidationError
 from headgate.stores import open_store
 from headgate.stores.dynamodb.exchange import Failed, Reply, Send
 from headgate.stores.dynamodb.table import INDEXES, STREAM, TABLE, TTL, Table
+from headgate.stores.dynamodb.versions import version_item
 from headgate.testing.servers.dynamodb import Engine
 
 
@@ -64,10 +65,11 @@ def test_a_table_that_is_complete_stays_as_it_is(driven: Driven) -> None:
 
 
 def test_what_is_missing_is_added(driven: Driven) -> None:
-    """A table as the older layout had it."""
+    """A table of ours that lacks indexes."""
     attributes = [{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK", "GSI1PK", "GSI1SK")]
     index = TABLE["GlobalSecondaryIndexes"][0] | {"Projection": {"ProjectionType": "ALL"}}
     create(driven, AttributeDefinitions=attributes, GlobalSecondaryIndexes=[index])
+    driven.put(**version_item())
     driven.put(PK={"S": "abc/RECORD#"}, SK={"S": "#RECORD#x"}, GSI4PK={"S": "abc"}, GSI4SK={"S": "abc/RECORD#"})
     set_up(driven)
     check_complete(driven)

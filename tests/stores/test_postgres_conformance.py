@@ -9,12 +9,14 @@ from postgres_helpers import emptied
 
 from headgate.testing.conformance import StoreConformance
 from headgate.testing.conformance.acquire import AcquireConformance
+from headgate.testing.conformance.changing_limits import ChangingLimitConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.leases import LeaseConformance
 from headgate.testing.conformance.lines import LineConformance
 from headgate.testing.conformance.slots import SlotConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.conformance.waiting import WaitingConformance
+from headgate.testing.conformance.zero import ZeroConformance
 from headgate.testing.servers.postgres import PostgresServer
 
 
@@ -24,6 +26,8 @@ class Postgres:
     settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # what a server on a busy machine may take
     scenarios_every = 6
     histories = 10
+    sequences = 15
+    turns = 200
     looks_every = 5
 
     @pytest.fixture
@@ -41,6 +45,8 @@ class TestPostgresBlocking(
     Postgres,
     VectorConformance,
     AcquireConformance,
+    ChangingLimitConformance,
+    ZeroConformance,
     LeaseConformance,
     WaitingConformance,
     SlotConformance,

@@ -14,7 +14,8 @@ from postgres_helpers import emptied, race
 from headgate import Limit, SyncRateLimiter, ValidationError
 from headgate.stores import open_async_store, open_store
 from headgate.stores.health import examine, read_clock
-from headgate.stores.postgres.schema import VERSION
+from headgate.stores.postgres.exchange import in_schema
+from headgate.stores.postgres.schema import FUNCTIONS, VERSION, setup_script
 from headgate.stores.postgres.url import read_url
 from headgate.testing.servers.postgres import PostgresServer
 
@@ -71,6 +72,58 @@ def test_a_schema_of_another_version(postgres_server: PostgresServer, schema: st
     postgres_server.execute("DELETE FROM fresh.version WHERE version > 1")
     with closing(open_store(url, 5.0)) as store, pytest.raises(ValidationError, match="`headgate setup` brings it up"):
         store.ping()
+
+
+# The line of settle.sql that keeps what was used, and what it was in the functions of revision 1.
+KEPT = "tokens := greatest(tokens + wanted_capacity - capacity, -DEBT); -- what was used stays used"
+ADDED = "tokens := least(tokens + greatest(0, wanted_capacity - capacity), wanted_capacity);"
+
+
+@pytest.fixture
+def of_an_earlier_headgate(postgres_server: PostgresServer, schema: str) -> str:
+    """The URL of a schema as it was before functions had a revision."""
+    script = setup_script(schema, unlogged=None)
+    assert KEPT in script
+    with postgres_server.connect() as connection:
+        connection.execute(in_schema(script.replace(KEPT, ADDED), schema).encode())
+        connection.execute(f"ALTER TABLE {schema}.version DROP COLUMN functions".encode())
+    return f"{postgres_server.url}?schema={schema}"
+
+
+def admitted_in_turns(url: str) -> int:
+    with SyncRateLimiter(url) as limiter:
+        pair = [[Limit.per_day("x", 10)], [Limit.per_day("x", 20)]]
+        return sum(bool(limiter.try_acquire("e", "r", {"x": 1}, limits)) for _ in range(30) for limits in pair)
+
+
+def test_setup_replaces_the_functions_of_an_earlier_headgate(
+    postgres_server: PostgresServer, of_an_earlier_headgate: str
+) -> None:
+    url = of_an_earlier_headgate
+    with pytest.raises(ValidationError, match=r"functions of an earlier headgate.*`headgate setup` brings them up"):
+        admitted_in_turns(url)
+    race([partial(setup, url)] * 3)
+    assert admitted_in_turns(url) == 20
+    # An earlier client asks only for this, and goes on with the functions there are.
+    assert postgres_server.execute("SELECT max(version) FROM fresh.version") == [(VERSION,)]
+    assert postgres_server.execute("SELECT functions FROM fresh.version") == [(FUNCTIONS,)]
+
+
+def test_functions_of_a_later_headgate_are_used_and_kept(postgres_server: PostgresServer, schema: str) -> None:
+    url = f"{postgres_server.url}?schema={schema}"
+    setup(url)
+    postgres_server.execute(f"UPDATE fresh.version SET functions = {FUNCTIONS + 1}")
+    postgres_server.execute(
+        "CREATE OR REPLACE FUNCTION fresh.clock(given_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE AS"
+        " 'SELECT coalesce(given_ms, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) -- later'"
+    )
+    setup(url)
+    with postgres_server.connect() as connection:  # one who has looked before the later one was there
+        connection.execute(in_schema(setup_script(schema, unlogged=None), schema).encode())
+    assert admitted_in_turns(url) == 20
+    assert postgres_server.execute("SELECT functions FROM fresh.version") == [(FUNCTIONS + 1,)]
+    ((body,),) = postgres_server.execute("SELECT prosrc FROM pg_proc WHERE oid = 'fresh.clock'::regproc")
+    assert "later" in body
 
 
 def test_a_role_that_may_do_nothing_else(postgres_server: PostgresServer, schema: str) -> None:

@@ -13,6 +13,7 @@ from settle_histories import (
     DAY,
     LARGEST,
     History,
+    alternations,
     amounts_milli,
     concurrent,
     crowds,
@@ -154,6 +155,8 @@ X = Limit.from_stored("x", LARGEST, 1, MAX_PERIOD_MS)
 A_SEVENTH = Limit.from_stored("x", 10, 1, 7)
 EMPTYING = Request(Mode.FORCE, ("a",), (Part(0, A_SEVENTH, 10),))
 LOWERING = Request(Mode.LOWER, ("a",), (Part(0, A_SEVENTH, 0),))
+PAIR = [Limit.per_day("x", 10), Limit.per_day("x", 20)]
+SMALLEST = Request(Mode.TAKE, ("a",), (Part(0, Limit.from_stored("x", 1, 1, 7), 1),))
 OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, DAY), 9 * LARGEST),))
 AHEAD = Request(Mode.TAKE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, 1), LARGEST),), MAX_PERIOD_MS)
 
@@ -175,6 +178,14 @@ def test_every_history_equals_core(store: Store, history: History) -> None:
 @given(plain_histories())
 @LIGHTLY
 def test_every_plain_history_equals_core(store: Store, history: History) -> None:
+    check_equals_core(store, history)
+
+
+@given(alternations())
+@example([(0, [Request(Mode.TAKE, ("a",), (Part(0, limit, 1000),)) for _ in range(500) for limit in PAIR])])
+@example([(0, [OWING] * 200 + [SMALLEST]), (5, [OWING, SMALLEST, OWING])])
+@LIGHTLY
+def test_limits_that_take_turns_equal_core(store: Store, history: History) -> None:
     check_equals_core(store, history)
 
 

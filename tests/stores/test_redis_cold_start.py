@@ -126,6 +126,7 @@ def test_a_cluster_of_which_a_node_forgot(kind: str, redis_cluster: RedisCluster
 @both_kinds
 def test_the_birth_is_written_once(kind: str, own_redis_server: RedisServer) -> None:
     with opened(kind, f"{own_redis_server.url}?cold_start=0") as limiter:
+        limiter.register_namespace(limiter.namespace)
         left(limiter)
         before = changes(own_redis_server)
         for _ in range(3):

@@ -113,6 +113,7 @@ class TestCut:
         self, kind: str, arrives: bool, relay: Relay, own_redis_server: RedisServer
     ) -> None:
         with opened(kind, relay.url, audit_days=0) as limiter:
+            limiter.register_namespace(limiter.namespace)
             assert left(limiter) == 10
             sent = done(own_redis_server)
             relay.cut(delivers=arrives)

@@ -79,7 +79,7 @@ class TestCluster:
             router, Command(("EVALSHA", SETTLE.sha, 0), LOW, repeatable=False, script=SETTLE), by=nodes(behave)
         )
         assert play.replies == [1]
-        assert play.sent[-2:] == [(C, ("ASKING",)), (C, ("EVAL", SETTLE.source, 0))]
+        assert play.sent[-2:] == [(C, ("ASKING",)), (C, ("EVAL", SETTLE.source, "0"))]
 
     def test_a_slot_on_the_move(self, router: Router) -> None:
         errors = [TRYAGAIN, TRYAGAIN, TRYAGAIN]

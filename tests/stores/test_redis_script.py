@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from settle_histories import DAY, LARGEST, concurrent, crowds, histories, limits, milli, periods_ms
+from settle_histories import DAY, LARGEST, alternations, concurrent, crowds, histories, limits, milli, periods_ms
 
 from headgate import Limit
 from headgate.core.bucket import Bucket
@@ -132,6 +132,8 @@ A_SEVENTH = Limit.from_stored("x", 10, 1, 7)
 EMPTYING = Request(Mode.FORCE, ("a",), (Part(0, A_SEVENTH, 10),))
 BESIDE = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("y", 10, 1, 7), 10),))
 LOWERING = Request(Mode.LOWER, ("a",), (Part(0, A_SEVENTH, 0),))
+PAIR = [Limit.per_day("x", 10), Limit.per_day("x", 20)]
+SMALLEST = Request(Mode.TAKE, ("a",), (Part(0, Limit.from_stored("x", 1, 1, 7), 1),))
 OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, DAY), 9 * LARGEST),))
 
 
@@ -177,6 +179,14 @@ def used(store: Store, namespace: str, now_ms: int) -> dict[tuple[str, str, int]
         cursor = page.cursor
         if cursor is None:
             return found
+
+
+@given(alternations())
+@example([(0, [Request(Mode.TAKE, ("a",), (Part(0, limit, 1000),)) for _ in range(500) for limit in PAIR])])
+@example([(0, [OWING] * 200 + [SMALLEST]), (5, [OWING, SMALLEST, OWING])])
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_limits_that_take_turns_equal_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
+    check_equals_core(store, history)
 
 
 @given(crowds())

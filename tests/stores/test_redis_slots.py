@@ -473,5 +473,5 @@ def test_only_those_who_want_slots_are_told_apart() -> None:
     rates, slots = wish(TAKE, "a", (TEN, 1)), wish(TAKE, "a", (THREE, 1))
     for wished, count in ((rates, 1), (slots, 3 * 5)):
         batch = encoder.encode([wished._replace(lease_id=lease_id) for lease_id in "abcde"], None)
-        assert batch.arguments[2] == count, "keys"
+        assert batch.arguments[2] == str(count), "keys"
         assert batch.repeatable is (wished is rates)

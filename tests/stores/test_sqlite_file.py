@@ -510,7 +510,7 @@ def test_closed_while_others_queue_up(path: Path) -> None:
 
     async def scenario() -> None:
         limiter = RateLimiter(url_of(path))
-        await limiter.available("ada", "api", [LIMIT])
+        await limiter.try_acquire("ada", "api", {"tokens": 1}, [LIMIT])
         tasks = [asyncio.create_task(limiter.try_acquire("ada", "api", {"tokens": 1}, [LIMIT])) for _ in range(1500)]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -570,3 +570,27 @@ def test_interrupted_while_a_transaction_begins(path: Path, monkeypatch: pytest.
             take(other)
             take(limiter)
         assert taken(limiter) == 6
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_file_deleted_while_open_is_noticed_and_all_processes_share_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, replaced: bool
+) -> None:
+    monkeypatch.setattr("headgate.stores.sqlite.store.LOOK_SECONDS", 0.0)
+    limits = [Limit.per_day("x", 10)]
+    file, url = tmp_path / "limits.db", f"sqlite:///{tmp_path}/limits.db"
+    with SyncRateLimiter(url) as old:
+        assert old.try_acquire("e", "r", {"x": 10}, limits)
+        for name in ("limits.db", "limits.db-wal", "limits.db-shm"):
+            (tmp_path / name).unlink(missing_ok=True)
+        if replaced:
+            with SyncRateLimiter(url) as other:
+                other.try_acquire("e", "r", {"x": 4}, limits)
+        assert old.available("e", "r", limits) == {"x": 6 if replaced else 10}
+        assert file.exists()
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert "was deleted or replaced while it was open" in caplog.text
+        with SyncRateLimiter(url) as new:
+            assert new.try_acquire("e", "r", {"x": 6}, limits)
+        assert old.available("e", "r", limits)["x"] in (0, 4)
+        assert len(caplog.records) == 1

@@ -16,11 +16,13 @@ from headgate import (
     Page,
     RateLimiter,
     Reconciled,
+    ResolvedLimits,
     ResourceCapacity,
     SyncLease,
     SyncRateLimiter,
     VendorSync,
 )
+from headgate.limiter.levels import Source
 from headgate.testing import ManualClock
 
 
@@ -50,7 +52,15 @@ async def asynchronous() -> None:
         assert_type(await limiter.time_until_available("e", "r", {"rpm": 1}), float | None)
         assert_type(await limiter.create_entity("e", name="E", parent_id=None, cascade=True, metadata={}), Entity)
         assert_type(await limiter.get_children("e"), Page[Entity])
-        assert_type(await limiter.resolve_limits("e", "r"), tuple[list[Limit], str | None])
+        resolved = await limiter.resolve_limits("e", "r")
+        assert_type(resolved, ResolvedLimits)
+        limits, source = resolved
+        assert_type(limits, list[Limit])
+        assert_type(source, Source | None)
+        assert_type((await limiter.get_limits("e")).inherit, bool)
+        assert_type(
+            (await limiter.preview_limits("e", "r", limits, inherit=False)).dropped, dict[str, list[str | None]]
+        )
         assert_type(await limiter.get_resource_capacity("r", "rpm"), ResourceCapacity)
         await limiter.create_entity("e", unknown=1)  # type: ignore[call-arg]
         await limiter.set_limits("e", "10/minute")  # type: ignore[arg-type]

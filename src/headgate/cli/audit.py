@@ -80,10 +80,11 @@ def _changes(event: AuditEvent) -> Iterator[str]:
     """A line for each thing that is not as it was; of something that is new, or is gone, what it is, or was."""
     old, new = dict(_flat(event.before)), dict(_flat(event.after))
     if event.before is None or event.after is None:
-        yield from (f"{name}: {word}" for name, word in {**old, **new}.items() if word != _NO)
+        yield from (f"{name}: {word}" for name, word in {**old, **new}.items() if word != _NO or name == "inherit")
         return
     for name in {**old, **new}:
-        before, after = old.get(name, "none"), new.get(name, "none")
+        nothing = "yes" if name == "inherit" else "none"  # only that it is not so is written down
+        before, after = old.get(name, nothing), new.get(name, nothing)
         if before != after:
             yield f"{name}: {before} -> {after}"
 

@@ -14,7 +14,7 @@ from ..core.status import LimitStatus
 from ..limiter import SyncRateLimiter
 from .command import Command
 from .errors import ALLOWED, REFUSED
-from .options import Session, store_options
+from .options import Session, work_options
 from .output import Table, answer, answer_json, duration, number
 from .values import read_amounts, read_limits
 
@@ -40,7 +40,7 @@ Amounts = Mapping[str, "int | Decimal"]
     help="Obey this limit, like 'rpm=100/minute burst 150', instead of the stored ones. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Only look: take nothing.")
-@store_options
+@work_options
 def check(
     session: Session, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], dry_run: bool
 ) -> int:

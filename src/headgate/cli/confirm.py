@@ -11,12 +11,13 @@ from .output import printable
 yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal to ask on.")
 
 
-def confirmed(question: str, yes: bool) -> bool:
-    """`yes`: it is confirmed already."""
+def confirmed(question: str, yes: bool, why: str = "") -> bool:
+    """`yes`: it is confirmed already. `why`: what there is to be asked about, for those who cannot be."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask on: give --yes to do it without being asked")
+        reason = f"{why}; " if why else ""
+        raise click.UsageError(f"{reason}there is no terminal to ask on: give --yes to do it without being asked")
     return click.confirm(printable(question), err=True)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from ..core.limit import Limit
 from ..core.records import Entity
-from ..limiter import SyncRateLimiter
+from ..limiter import ResolvedLimits, StoredLimits, SyncRateLimiter
 from .command import Command, Group
 from .confirm import confirmed, yes_option
 from .errors import REFUSED
+from .level import resolved_dict, sourced
 from .options import Session, change_options, store_options
 from .output import Table, answer, answer_json, limit_dict, spelled
 from .pages import all_pages
@@ -86,22 +86,24 @@ def _parents(limiter: SyncRateLimiter, child: Entity) -> Iterator[Entity]:
         yield child
 
 
-Own = Mapping["str | None", list[Limit]]
-Effective = tuple[list[Limit], "str | None"]
+Own = Mapping["str | None", StoredLimits]
 
 
-def _shown_dict(found: Entity, parents: list[Entity], own: Own, effective: Effective | None) -> dict[str, Any]:
+def _shown_dict(found: Entity, parents: list[Entity], own: Own, effective: ResolvedLimits | None) -> dict[str, Any]:
     shown = found.as_dict() | {
         "parents": [parent.id for parent in parents],
         "limits": [limit_dict(limit) for limit in own.get(None, ())],
         "resources": {name: [limit_dict(limit) for limit in limits] for name, limits in own.items() if name},
+        "no_inherit": [name for name, limits in own.items() if not limits.inherit],
     }
     if effective:
-        shown["effective"] = {"limits": [limit_dict(limit) for limit in effective[0]], "source": effective[1]}
+        shown["effective"] = resolved_dict(effective)
     return shown
 
 
-def _table(found: Entity, parents: list[Entity], own: Own, effective: Effective | None, resource: str | None) -> Table:
+def _table(
+    found: Entity, parents: list[Entity], own: Own, effective: ResolvedLimits | None, resource: str | None
+) -> Table:
     rows = [
         ["entity", found.id],
         ["name", found.name or ""],
@@ -109,17 +111,18 @@ def _table(found: Entity, parents: list[Entity], own: Own, effective: Effective 
         ["cascade", "yes: what it takes counts on every ancestor too" if found.cascade else ""],
         ["metadata", ", ".join(f"{key}={value}" for key, value in found.metadata.items())],
         ["version", str(found.version)],
-        *([f"own limits on {name or 'every resource'}", spelled(limits)] for name, limits in own.items()),
+        *([f"own limits on {name or 'every resource'}", _own(limits)] for name, limits in own.items()),
         [f"limits on {resource}", _effective(effective)],
     ]
     return Table(["", ""], [row for row in rows if row[1]])
 
 
-def _effective(effective: Effective | None) -> str:
-    if effective is None:
-        return ""
-    stored, source = effective
-    return f"{spelled(stored)} (source: {source})" if stored else "none"
+def _own(limits: StoredLimits) -> str:
+    return f"{spelled(limits)}{'' if limits.inherit else '; nothing is inherited'}"
+
+
+def _effective(effective: ResolvedLimits | None) -> str:
+    return "" if effective is None else sourced(effective) or "none"
 
 
 @entity.command(

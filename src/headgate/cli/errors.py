@@ -18,8 +18,8 @@ INTERRUPTED = 130
 MEANINGS = {
     ALLOWED: "it was done; `check`: allowed",
     REFUSED: "the answer is no: `check` was refused, `apply --plan` found something to do, `replay --fail-above` found "
-    "more refused, a `delete` or `purge` was not confirmed, `demo` or `loadtest` found a limit oversold, `doctor` or "
-    "`aws status` found something wrong",
+    "more refused, a `set`, `delete`, `purge` or `migrate --in-place` was not confirmed, `demo` or `loadtest` found a "
+    "limit oversold, `doctor` or `aws status` found something wrong",
     BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, an entity, a namespace or a stack "
     "that is not there, something that was changed by someone else in the meantime; AWS refused",
     UNAVAILABLE: "the store, or AWS, did not answer",

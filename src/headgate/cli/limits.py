@@ -10,10 +10,11 @@ from ..limiter import SyncRateLimiter
 from .command import Command, Group
 from .level import (
     Level,
-    expected_option,
-    level_dict,
+    guarded_options,
+    inherit_option,
     limits_table,
     remove,
+    resolved_dict,
     show,
     show_all,
     specs_argument,
@@ -32,13 +33,16 @@ _resource_option = click.option(
 def limits() -> None:
     """Store, show and delete the limits of an entity, and say which hold for it.
 
-    Limits are stored at four levels, and the most specific one that has any is obeyed:
+    Limits are stored at four levels. Each limit is taken, by its name, from the most specific level that has it:
 
     \b
       headgate limits set ENTITY --resource R   an entity on a resource
       headgate limits set ENTITY                an entity on every resource
       headgate resource set R                   everyone on a resource
       headgate system set                       everyone on every resource
+
+    A level stored with --no-inherit is the last one looked at. Before a change that makes a limit disappear, the
+    command asks: programs that consume it would get an error.
     """
 
 
@@ -49,24 +53,32 @@ def limits() -> None:
     examples=[
         'headgate limits set acme rpm=100/minute "tpm=10000/minute burst 15000" --resource llm',
         "headgate limits set acme rpm=100/minute",
-        'headgate limits set openai "parallel=20 concurrent" rpm=500/minute --resource gpt-4o',
+        'headgate limits set openai "parallel=20 concurrent" rpm=500/minute --resource gpt-4o --no-inherit',
     ],
 )
 @click.argument("entity_id", metavar="ENTITY")
 @specs_argument
 @_resource_option
-@expected_option
+@inherit_option
+@guarded_options
 @change_options
 def set_(
-    session: Session, entity_id: str, specs: Sequence[str], resource: str | None, expected_version: int | None
-) -> None:
-    """Store limits of ENTITY. They replace all that were stored at this level.
+    session: Session,
+    entity_id: str,
+    specs: Sequence[str],
+    resource: str | None,
+    inherit: bool,
+    expected_version: int | None,
+    yes: bool,
+) -> int:
+    """Store limits of ENTITY. They replace all that were stored at this level; limits of other names are inherited.
 
     NAME is yours to choose; SPEC is an amount per time, with a larger or smaller burst if you like: 100/minute,
     5/10s, '100/minute burst 150'. Units: ms, second, minute, hour, day, week. Or it is how many at once:
     '10 concurrent', '10 concurrent ttl 90s'.
     """
-    store(session, Level(session.stored_id(entity_id), resource), specs, expected_version)
+    level = Level(session.stored_id(entity_id), resource)
+    return store(session, level, specs, inherit=inherit, expected=expected_version, yes=yes)
 
 
 @limits.command(
@@ -83,15 +95,15 @@ def get(session: Session, entity_id: str, resource: str | None) -> None:
 @limits.command(
     "delete",
     cls=Command,
-    examples=["headgate limits delete acme", "headgate limits delete acme --resource llm"],
+    examples=["headgate limits delete acme", "headgate limits delete acme --resource llm --yes"],
 )
 @click.argument("entity_id", metavar="ENTITY")
 @_resource_option
-@expected_option
+@guarded_options
 @change_options
-def delete(session: Session, entity_id: str, resource: str | None, expected_version: int | None) -> None:
-    """Delete the limits stored for ENTITY at one level. The next level that has any holds from then on."""
-    remove(session, Level(session.stored_id(entity_id), resource), expected_version)
+def delete(session: Session, entity_id: str, resource: str | None, expected_version: int | None, yes: bool) -> int:
+    """Delete the limits stored for ENTITY at one level. Those of the other levels hold from then on."""
+    return remove(session, Level(session.stored_id(entity_id), resource), expected=expected_version, yes=yes)
 
 
 @limits.command(
@@ -125,16 +137,17 @@ def list_(session: Session, resource: str | None) -> None:
 @click.argument("resource")
 @store_options
 def resolve(session: Session, entity_id: str, resource: str) -> None:
-    """Show the limits that an acquire of ENTITY on RESOURCE obeys, and the level they are from.
+    """Show the limits that an acquire of ENTITY on RESOURCE obeys, and the level that each is from.
 
-    The source is entity, entity_default, resource or system: the most specific level that has any.
+    A level is entity, entity_default, resource or system, the most specific first. Limits that a program has given its
+    limiter are not known here.
     """
     level = Level(session.stored_id(entity_id), resource)
     with session.limiter() as limiter:
-        found, source = limiter.resolve_limits(level.entity_id or "", resource)
+        found = limiter.resolve_limits(level.entity_id or "", resource)
     if session.as_json:
-        answer_json(level_dict(level, found) | {"source": source})
-    elif found:
-        answer(f"{level}; source: {source}", limits_table(found))
+        answer_json(level.as_dict() | resolved_dict(found))
+    elif found.limits:
+        answer(f"{level}; source: {found.source}", limits_table(found.limits, found))
     else:
         answer(f"no limits hold for {level}")

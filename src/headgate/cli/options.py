@@ -12,10 +12,13 @@ from urllib.parse import quote
 import click
 
 from ..core.errors import ValidationError
+from ..core.names import shown_url
 from ..limiter import SyncRateLimiter
 from ..limiter.ids import MAX_KEY_BYTES, ToStoredId, to_stored_id
+from .output import printable
 
 KEY_VARIABLE = "HEADGATE_HASH_KEY"
+DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,23 @@ class Session:
     as_json: bool
     stored_id: ToStoredId
     actor: str | None = None
+    reads: bool = False
 
     def limiter(self) -> SyncRateLimiter:
-        return SyncRateLimiter(self.store_url, namespace=self.namespace or "default", actor=self.actor)
+        limiter = SyncRateLimiter(self.store_url, namespace=self.namespace or DEFAULT_NAMESPACE, actor=self.actor)
+        if self.reads and limiter.namespace != DEFAULT_NAMESPACE:
+            try:
+                limiter.get_namespace(limiter.namespace)  # a mistyped one has nothing to show
+            except BaseException:
+                limiter.close()
+                raise
+        return limiter
+
+    def say_where(self) -> None:
+        """Which store and namespace a change was made in. On stderr: the answer itself may be read by a program."""
+        own = "" if self.url else " (your own file: give --url or set HEADGATE_URL for another store)"
+        where = f"in namespace {self.namespace or DEFAULT_NAMESPACE} of {shown_url(self.store_url)}{own}"
+        click.echo(printable(where), err=True)
 
     @property
     def store_url(self) -> str:
@@ -77,7 +94,7 @@ url_option = click.option(
 namespace_option = click.option(
     "--namespace",
     metavar="NAME",
-    default="default",
+    default=DEFAULT_NAMESPACE,
     show_default=True,
     envvar="HEADGATE_NAMESPACE",
     show_envvar=True,
@@ -100,8 +117,11 @@ actor_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
 
 
-def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options and pass them on as one Session."""
+def with_session(
+    *options: Callable[[Any], Any], reads: bool = False, changes: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options and pass them on as one Session. `reads`: it needs a namespace that is there. `changes`: it says
+    where."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -115,7 +135,11 @@ def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]
             **kwargs: Any,
         ) -> Any:
             stored_id = to_stored_id(hash_entity_ids and hash_key())
-            return function(Session(url, namespace, as_json, stored_id, actor), *args, **kwargs)
+            session = Session(url, namespace, as_json, stored_id, actor, reads)
+            code = function(session, *args, **kwargs)
+            if changes and not as_json and not code:
+                session.say_where()
+            return code
 
         for option in reversed(options):
             command = option(command)
@@ -124,5 +148,6 @@ def with_session(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]
     return decorate
 
 
-store_options = with_session(url_option, namespace_option, hash_option, json_option)
-change_options = with_session(url_option, namespace_option, hash_option, actor_option, json_option)
+store_options = with_session(url_option, namespace_option, hash_option, json_option, reads=True)
+work_options = with_session(url_option, namespace_option, hash_option, json_option)  # the namespace may be new
+change_options = with_session(url_option, namespace_option, hash_option, actor_option, json_option, changes=True)

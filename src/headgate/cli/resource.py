@@ -8,7 +8,7 @@ import click
 
 from ..limiter import SyncRateLimiter
 from .command import Command, Group
-from .level import Level, expected_option, remove, show, show_all, specs_argument, store
+from .level import Level, guarded_options, inherit_option, remove, show, show_all, specs_argument, store
 from .options import Session, change_options, store_options
 from .pages import all_pages
 
@@ -17,7 +17,7 @@ from .pages import all_pages
 def resource() -> None:
     """Limits of everyone on a resource.
 
-    They hold for each entity by itself that has none of its own: neither on the resource nor on every resource.
+    They hold for each entity by itself, but for those names of which it has a limit of its own.
     """
 
 
@@ -29,14 +29,17 @@ def resource() -> None:
 )
 @click.argument("resource")
 @specs_argument
-@expected_option
+@inherit_option
+@guarded_options
 @change_options
-def set_(session: Session, resource: str, specs: Sequence[str], expected_version: int | None) -> None:
+def set_(
+    session: Session, resource: str, specs: Sequence[str], inherit: bool, expected_version: int | None, yes: bool
+) -> int:
     """Store the limits of everyone on RESOURCE. They replace all that were stored for it.
 
     NAME=SPEC is spelled as for `headgate limits set`.
     """
-    store(session, Level(resource=resource), specs, expected_version)
+    return store(session, Level(resource=resource), specs, inherit=inherit, expected=expected_version, yes=yes)
 
 
 @resource.command("get", cls=Command, examples=["headgate resource get llm"])
@@ -49,11 +52,11 @@ def get(session: Session, resource: str) -> None:
 
 @resource.command("delete", cls=Command, examples=["headgate resource delete llm"])
 @click.argument("resource")
-@expected_option
+@guarded_options
 @change_options
-def delete(session: Session, resource: str, expected_version: int | None) -> None:
+def delete(session: Session, resource: str, expected_version: int | None, yes: bool) -> int:
     """Delete the limits of everyone on RESOURCE. Those of the system hold from then on."""
-    remove(session, Level(resource=resource), expected_version)
+    return remove(session, Level(resource=resource), expected=expected_version, yes=yes)
 
 
 @resource.command("list", cls=Command, examples=["headgate resource list"])

@@ -67,6 +67,30 @@ def import_service() -> ModuleType:
     help="How many requests each token may send over HTTP, or `off`.",
 )
 @click.option(
+    "--max-connections",
+    metavar="N",
+    type=click.IntRange(1, 1_000_000),
+    default=2000,
+    show_default=True,
+    help="Connections at once. One more closes the one that has waited longest for a request.",
+)
+@click.option(
+    "--read-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 3600),
+    default=20,
+    show_default=True,
+    help="How long the head of a request may take to arrive, and again its body.",
+)
+@click.option(
+    "--idle-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 86_400),
+    default=75,
+    show_default=True,
+    help="How long a connection may be idle between two requests.",
+)
+@click.option(
     "--shutdown-timeout",
     metavar="SECONDS",
     type=click.FloatRange(0, 3600),
@@ -81,6 +105,21 @@ def import_service() -> ModuleType:
     default=60,
     show_default=True,
     help="How often to let go of what dead holders of leases have kept. 0: never, something else does it.",
+)
+@click.option(
+    "--reload-every",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 86_400),
+    default=2,
+    show_default=True,
+    help="How often to look whether the files of rules and tokens have changed. 0: only on SIGHUP.",
+)
+@click.option(
+    "--trusted-proxy",
+    "proxies",
+    metavar="ADDRESS",
+    multiple=True,
+    help="A proxy, or a network of them like 10.0.0.0/8, whose X-Forwarded-For says who the client is. Repeatable.",
 )
 @click.option(
     "--metrics-resource",
@@ -101,8 +140,13 @@ def serve(
     bind: str,
     grpc: str | None,
     max_requests: str,
+    max_connections: int,
+    read_timeout: float,
+    idle_timeout: float,
     shutdown_timeout: float,
     reconcile_every: float,
+    reload_every: float,
+    proxies: Sequence[str],
     metrics_resources: Sequence[str],
     dashboard: bool,
     read_only: bool,
@@ -111,7 +155,8 @@ def serve(
     hash_entity_ids: bool,
     as_json: bool,
 ) -> None:
-    """Serve the limits of a store over HTTP/JSON, and to Envoy over gRPC, until SIGTERM or Ctrl-C.
+    """Serve the limits of a store over HTTP/JSON, and to Envoy over gRPC, until SIGTERM or Ctrl-C. SIGHUP reads the
+    files of rules and tokens again, as does a change of them.
 
     /docs is a page that says what can be asked, and /ui a dashboard. Without --tokens everybody who reaches the service
     may do everything in the namespace, so that it listens on a loopback address only. With --tokens each has a
@@ -119,6 +164,7 @@ def serve(
     """
     service = import_service()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("headgate").setLevel(logging.INFO)
     settings = service.Settings(
         url=url or default_url(),
         namespace=namespace,
@@ -127,8 +173,13 @@ def serve(
         bind=bind,
         grpc=grpc,
         max_requests=max_requests,
+        max_connections=max_connections,
+        read_timeout=read_timeout,
+        idle_timeout=idle_timeout,
         shutdown_timeout=shutdown_timeout,
         reconcile_every=reconcile_every,
+        reload_every=reload_every,
+        proxies=proxies,
         hash_entity_ids=hash_entity_ids and hash_key(),
         dashboard=dashboard,
         read_only=read_only,

@@ -6,7 +6,7 @@ import click
 
 from ..core.names import shown_url
 from .command import Command
-from .options import Session, store_options
+from .options import Session, work_options
 from .output import answer, answer_json
 
 
@@ -15,7 +15,7 @@ from .output import answer, answer_json
     short_help="Make what a store needs before it is used.",
     examples=["headgate setup --url postgresql://admin@db/app", "headgate setup --url dynamodb://limits"],
 )
-@store_options
+@work_options
 def setup(session: Session) -> None:
     """Make what the store needs and lacks: the schema of PostgreSQL, or bring it up to date; the table of DynamoDB.
     Others need nothing.

@@ -1,4 +1,4 @@
-"""`headgate system`: the limits of everyone who has no others."""
+"""`headgate system`: the limits of everyone everywhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 from ..limiter import OnUnavailable
 from .command import Command, Group
-from .level import Level, expected_option, remove, show, specs_argument, store
+from .level import Level, guarded_options, inherit_option, remove, show, specs_argument, store
 from .options import Session, change_options, store_options
 
 
 @click.group(cls=Group)
 def system() -> None:
-    """Limits of everyone everywhere who has no others.
+    """Limits of everyone everywhere: they hold wherever no other level has their names.
 
     With them is stored what an acquire does when the store is away.
     """
@@ -34,26 +34,35 @@ def system() -> None:
     type=click.Choice(get_args(OnUnavailable)),
     help="What an acquire does when the store is away: block, allow or local. Without it, as each limiter says.",
 )
-@expected_option
+@inherit_option
+@guarded_options
 @change_options
-def set_(session: Session, specs: Sequence[str], on_unavailable: str | None, expected_version: int | None) -> None:
-    """Store the limits of everyone everywhere who has no others. They replace all that were stored, and the policy.
+def set_(
+    session: Session,
+    specs: Sequence[str],
+    on_unavailable: str | None,
+    inherit: bool,
+    expected_version: int | None,
+    yes: bool,
+) -> int:
+    """Store the limits of everyone everywhere. They replace all that were stored, and the policy.
 
-    NAME=SPEC is spelled as for `headgate limits set`.
+    NAME=SPEC is spelled as for `headgate limits set`. With --no-inherit the limits that programs give their limiters do
+    not hold.
     """
-    store(session, Level(), specs, expected_version, on_unavailable)
+    return store(session, Level(), specs, inherit=inherit, expected=expected_version, yes=yes, policy=on_unavailable)
 
 
 @system.command("get", cls=Command, examples=["headgate system get"])
 @store_options
 def get(session: Session) -> None:
-    """Show the limits of everyone everywhere who has no others."""
+    """Show the limits of everyone everywhere."""
     show(session, Level())
 
 
 @system.command("delete", cls=Command, examples=["headgate system delete"])
-@expected_option
+@guarded_options
 @change_options
-def delete(session: Session, expected_version: int | None) -> None:
+def delete(session: Session, expected_version: int | None, yes: bool) -> int:
     """Delete the limits of everyone everywhere. Where there are no others, an acquire is an error from then on."""
-    remove(session, Level(), expected_version)
+    return remove(session, Level(), expected=expected_version, yes=yes)

@@ -31,10 +31,12 @@ Waits are exact: `wait_ms` is the first millisecond at which the amount is there
 A penalty is not a matter of tokens. When a vendor says "not before 20 seconds", tokens given back in the
 meantime must not open the gate again, so the bucket remembers until when it is blocked.
 
-When a limit changes under a living bucket (`reshape`), time up to now is settled at the old rate, then a
-larger capacity adds the difference, a smaller one clamps, and refill goes on at the new rate. Stored limits
-have a revision, and a bucket does not go back to an earlier one: a client that has not heard of the change
-yet would otherwise add the difference again each time the others come by.
+When a limit changes under a living bucket (`reshape`), what was used stays used. Time up to now is settled at
+the old rate, then the deficit is kept: `tokens = new capacity - (old capacity - tokens)`. A larger limit adds the
+difference, a smaller one takes it away and may leave a debt, and refill goes on at the new rate. So limits that
+alternate on one bucket (two plans under one address, two versions of a program) never admit more than the most
+generous of them would alone: a turn of the pair changes no deficit, and only time reduces one. Stored limits have a
+revision, and a bucket does not go back to an earlier one, so that a change holds once any client has used it.
 
 A bucket also counts: `used_milli` is what was taken from it, less what was given back, since the hour began in which it
 was last settled (usage.py). It has no say in any decision.
@@ -131,16 +133,15 @@ class Bucket:
             self.changed = True
 
     def reshape(self, limit: Limit, revision: int = 0) -> None:
-        """Go on under another limit, unless it is from before the one the bucket has (revision 0: it never is)."""
+        """Go on under another limit with the same deficit, unless the limit is from before the one the bucket has
+        (revision 0: it never is)."""
         if revision:
             if revision < self.revision:
                 return
             self.revision = revision
         old, self.limit = self.limit, limit
-        self.tokens_milli += max(0, limit.capacity_milli - old.capacity_milli)
+        self.tokens_milli = max(self.tokens_milli + limit.capacity_milli - old.capacity_milli, -MAX_DEBT_MILLI)
         self.remainder = self.remainder * limit.period_ms // old.period_ms
-        if self.tokens_milli >= limit.capacity_milli:
-            self._fill()
         self.changed = True
 
     def available_milli(self) -> int:

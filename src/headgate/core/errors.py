@@ -19,6 +19,18 @@ class ValidationError(HeadgateError, ValueError):
     """An argument, a URL or a stored setting cannot be used. Nothing was consumed."""
 
 
+class LimitNotFound(ValidationError):
+    """No limits are configured for what is asked, or none of the name that is given."""
+
+    def __init__(self, message: str, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class SlotsNotWhole(ValidationError):
+    """An amount is a fraction of a slot."""
+
+
 class EntityNotFound(HeadgateError, LookupError):
     """An entity that has to exist does not."""
 

@@ -190,7 +190,7 @@ def _plain(milli: int) -> str:
 
 def by_name(limits: Iterable[Limit]) -> dict[str, Limit]:
     """Limits by their names; two of one name are refused."""
-    if isinstance(limits, (str, bytes, Limit)):
+    if isinstance(limits, (str, bytes, Limit)) or not isinstance(limits, Iterable):
         raise ValidationError(f"limits must be a list of Limit, not {limits!r}")
     named: dict[str, Limit] = {}
     for limit in limits:

@@ -67,7 +67,7 @@ class Slots:
         if amount_milli > self.limit.capacity_milli:
             return None
         wait, missing = 0, amount_milli + self.held_milli - self.limit.capacity_milli
-        if amount_milli and missing > 0:
+        if amount_milli > 0 and missing > 0:  # giving back waits for nobody
             wait = self._first_enough_ms(missing) - self.settled_at_ms
         return max(wait, self.blocked_until_ms - self.settled_at_ms) if self.blocked_until_ms else wait
 

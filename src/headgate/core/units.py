@@ -16,6 +16,7 @@ from .errors import ValidationError
 Number: TypeAlias = "int | float | Decimal | Fraction"
 
 MILLI = 1000
+_MOST_DIGITS = 40
 MAX_TOKENS = 10**12
 MAX_PERIOD_MS = 366 * 24 * 3600 * 1000
 # The largest amount one call may move: what still is a whole number in a double (2**53) when counted in millitokens.
@@ -29,24 +30,49 @@ def _thousandths(value: Any, what: str, unit: str) -> int:
         return value * MILLI
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, Fraction)):
         raise ValidationError(f"{what} must be a number, not {value!r}")
-    if not math.isfinite(value):
-        raise ValidationError(f"{what} must be finite, not {value!r}")
+    if not _is_finite(value):
+        raise ValidationError(f"{what} must be finite, not {shown(value)}")
+    if isinstance(value, Decimal) and value and abs(value.adjusted()) > _MOST_DIGITS:  # 1e999999999 is no fraction here
+        raise ValidationError(f"{what} is out of range: {shown(value)}")
     exact = Fraction(str(value)) if isinstance(value, float) else Fraction(value)
     thousandths = exact * MILLI
     if thousandths.denominator != 1:
         raise ValidationError(
-            f"{what} must be a multiple of 0.001{unit}, not {value!r}; round it to three places first"
+            f"{what} must be a multiple of 0.001{unit}, not {shown(value)}; round it to three places first"
         )
     return int(thousandths)
+
+
+def _is_finite(value: Number) -> bool:
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return isinstance(value, (int, Fraction)) or math.isfinite(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a message. Python refuses to write out a number of more than 4,300 digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def tokens_to_milli(value: Any, what: str, *, most: int = MAX_TOKENS) -> int:
     """Millitokens of a positive number of tokens."""
     milli = _thousandths(value, what, "")
     if milli <= 0:
-        raise ValidationError(f"{what} must be more than zero, not {value!r}")
+        raise ValidationError(f"{what} must be more than zero, not {shown(value)}")
     if milli > most * MILLI:
-        raise ValidationError(f"{what} must be at most {most:,}, not {value!r}")
+        raise ValidationError(f"{what} must be at most {most:,}, not {shown(value)}")
+    return milli
+
+
+def amount_to_milli(value: Any, what: str) -> int:
+    """Millitokens of what a call takes: zero or more."""
+    milli = _thousandths(value, what, "")
+    if not 0 <= milli <= MAX_AMOUNT * MILLI:
+        raise ValidationError(f"{what} must be from 0 to {MAX_AMOUNT:,}, not {shown(value)}")
     return milli
 
 
@@ -54,7 +80,7 @@ def signed_tokens_to_milli(value: Any, what: str) -> int:
     """Millitokens of a correction, which may be zero or negative."""
     milli = _thousandths(value, what, "")
     if abs(milli) > MAX_AMOUNT * MILLI:
-        raise ValidationError(f"{what} must be between -{MAX_AMOUNT:,} and {MAX_AMOUNT:,}, not {value!r}")
+        raise ValidationError(f"{what} must be between -{MAX_AMOUNT:,} and {MAX_AMOUNT:,}, not {shown(value)}")
     return milli
 
 
@@ -62,18 +88,18 @@ def seconds_to_ms(value: Any, what: str, *, least_ms: int = 1) -> int:
     """Milliseconds of a duration, from `least_ms` to 366 days."""
     ms = _thousandths(value, what, " seconds")
     if not least_ms <= ms <= MAX_PERIOD_MS:
-        raise ValidationError(
-            f"{what} must be from {least_ms / MILLI:g} to {MAX_PERIOD_MS // MILLI:,} seconds (366 days), not {value!r}"
-        )
+        longest = f"{MAX_PERIOD_MS // MILLI:,} seconds (366 days)"
+        raise ValidationError(f"{what} must be from {least_ms / MILLI:g} to {longest}, not {shown(value)}")
     return ms
 
 
 def wait_to_ms(value: Any, what: str) -> int:
     """Milliseconds somebody is willing to wait: zero or more, finer fractions rounded down."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, Fraction)):
-        raise ValidationError(f"{what} must be a number of seconds, not {value!r}")
-    if not (math.isfinite(value) and 0 <= value <= MAX_PERIOD_MS // MILLI):
-        raise ValidationError(f"{what} must be from 0 to {MAX_PERIOD_MS // MILLI:,} seconds (366 days), not {value!r}")
+        raise ValidationError(f"{what} must be a number of seconds, not {shown(value)}")
+    if not (_is_finite(value) and 0 <= value <= MAX_PERIOD_MS // MILLI):
+        longest = f"{MAX_PERIOD_MS // MILLI:,} seconds (366 days)"
+        raise ValidationError(f"{what} must be from 0 to {longest}, not {shown(value)}")
     return int(value * MILLI)
 
 

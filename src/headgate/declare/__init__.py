@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from ..limiter.bind import blocking, coroutine
 from .applying import ApplyConflict, apply_plan
-from .declaration import Declaration, DeclaredEntity, Place
+from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Place
 from .difference import Diff, Difference, diff_plan
 from .exporting import export_plan
 from .reading import read_limits_file
@@ -23,6 +23,7 @@ __all__ = [
     "ApplyConflict",
     "Declaration",
     "DeclaredEntity",
+    "DeclaredLimits",
     "Diff",
     "Difference",
     "Place",

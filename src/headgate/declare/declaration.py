@@ -13,6 +13,24 @@ Limits: TypeAlias = "Mapping[str, Limit]"  # by name
 Kind: TypeAlias = Literal["system", "resource", "entity", "limits", "plans", "rules"]
 
 
+class DeclaredLimits(dict[str, Limit]):
+    """The limits of a level by name. `inherit`: others come from the next level, as those of a plain dict do."""
+
+    def __init__(self, limits: Mapping[str, Limit], *, inherit: bool = True) -> None:
+        super().__init__(limits)
+        self.inherit = inherit
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self.inherit == inherits(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def inherits(limits: object) -> bool:
+    return getattr(limits, "inherit", True)
+
+
 @dataclass(frozen=True, slots=True)
 class DeclaredEntity:
     """An entity, and the limits it has of its own: by resource, and under None its default for the others."""
@@ -69,7 +87,8 @@ class Declaration:
 
 
 def _limits(limits: Limits) -> dict[str, Any]:
-    return {"limits": {name: str(limit) for name, limit in limits.items()}}
+    alone = {} if inherits(limits) else {"inherit": False}
+    return {"limits": {name: str(limit) for name, limit in limits.items()}, **alone}
 
 
 def _without_nothing(**fields: Any) -> dict[str, Any]:

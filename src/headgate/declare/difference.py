@@ -15,8 +15,9 @@ from ..http.rules import Rule, Rules
 from ..limiter.base import BaseLimiter
 from ..limiter.edits import described, entity_level
 from ..limiter.entities import entity_value
+from ..limiter.levels import level_value
 from ..plan import Plan
-from .declaration import Declaration, DeclaredEntity, Limits, Place
+from .declaration import Declaration, DeclaredEntity, Limits, Place, inherits
 from .reading import wrong_parents
 from .stored import Stored, read_all_plan, read_places_plan
 from .telling import told_line
@@ -129,7 +130,7 @@ def _wanted(declaration: Declaration, ids: Mapping[str, str]) -> Iterator[tuple[
 def _limits_value(limits: Limits) -> Value:
     if not limits:
         raise ValidationError("limits must not be empty; to remove stored limits, leave them out and prune")
-    return {"limits": [limit.as_dict() for limit in limits.values()]}
+    return level_value(limits.values(), inherits(limits))
 
 
 def _entity_value(entity: DeclaredEntity, ids: Mapping[str, str]) -> Value:

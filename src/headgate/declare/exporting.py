@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.limit import Limit
+from ..core.limit import by_name
+from ..core.text import readable
 from ..limiter.base import BaseLimiter
+from ..limiter.levels import inherits, limits_in
 from ..plan import Plan
-from .declaration import Declaration, DeclaredEntity, Limits, Place
+from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Limits, Place
 from .stored import read_all_plan
 
 
 def export_plan(limiter: BaseLimiter) -> Plan[Declaration]:
     """All that is stored in the limiter's namespace and can be declared. Of ids that are hashed, the hashes."""
     stored = yield from read_all_plan(limiter)
-    found = {place: record.value for place, record in sorted(stored.records.items(), key=lambda item: str(item[0]))}
+    found = {
+        place: readable(record.value) for place, record in sorted(stored.records.items(), key=lambda item: str(item[0]))
+    }
     system = found.get(Place("system"))
     return Declaration(
         namespace=limiter.namespace,
@@ -42,5 +46,4 @@ def _entities(found: Mapping[Place, Mapping[str, Any]]) -> dict[str, DeclaredEnt
 
 
 def _limits(value: Mapping[str, Any]) -> Limits:
-    limits = [Limit.from_dict(limit) for limit in value["limits"]]
-    return {limit.name: limit for limit in limits}
+    return DeclaredLimits(by_name(limits_in(value)), inherit=inherits(value))

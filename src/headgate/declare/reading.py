@@ -14,11 +14,12 @@ from ..http.files import read_rules
 from ..limiter.base import check_on_unavailable
 from ..limiter.config import MAX_ANCESTORS
 from ..limiter.entities import entity_value
-from .declaration import Declaration, DeclaredEntity, Limits
+from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Limits
 
 _MOST_BYTES = 16 * MAX_BYTES
 _SECTIONS = ("namespace", "system", "resources", "entities", "plans", "rules")
-_ENTITY = ("name", "parent", "cascade", "metadata", "limits", "resources")
+_LEVEL = ("limits", "inherit")
+_ENTITY = ("name", "parent", "cascade", "metadata", *_LEVEL, "resources")
 
 
 def read_limits_file(path: str | PathLike[str], to_id: Callable[[Any], str] = check_entity_id) -> Declaration:
@@ -28,7 +29,7 @@ def read_limits_file(path: str | PathLike[str], to_id: Callable[[Any], str] = ch
     """
     root = read_document(path, _MOST_BYTES)
     found = root.fields(_SECTIONS)
-    system = found["system"].fields(("limits", "on_unavailable"), ["limits"]) if "system" in found else {}
+    system = found["system"].fields((*_LEVEL, "on_unavailable"), ["limits"]) if "system" in found else {}
     entities, lines = _read_entities(found["entities"], to_id) if "entities" in found else ({}, {})
     read_rules(found)
     declaration = Declaration(
@@ -48,20 +49,24 @@ def read_limits_file(path: str | PathLike[str], to_id: Callable[[Any], str] = ch
 
 def _read_limits(fields: Mapping[str, Node]) -> Limits | None:
     if "limits" not in fields:
+        if "inherit" in fields:
+            fields["inherit"].wrong("inherit is said of limits, and there are none: give some, or leave it out")
         return None
     node = fields["limits"]
     entries = node.entries()
     if node.value == {}:
         node.wrong("limits must not be empty: give one like rpm: 100/minute, or leave them out")
     limits = {name: entry.read(partial(Limit.parse, name)) for name, entry in entries.items()}
-    return {name: limit for name, limit in limits.items() if limit is not None}
+    inherit = fields["inherit"].flag() if "inherit" in fields else True
+    named = {name: limit for name, limit in limits.items() if limit is not None}
+    return DeclaredLimits(named, inherit=inherit is not False)
 
 
 def _read_resources(node: Node) -> dict[str, Limits]:
     resources: dict[str, Limits] = {}
     for name, entry in node.entries().items():
         entry.attempt(check_resource, name)
-        resources[name] = _read_limits(entry.fields(("limits",), ["limits"])) or {}
+        resources[name] = _read_limits(entry.fields(_LEVEL, ["limits"])) or {}
     return resources
 
 

@@ -37,7 +37,7 @@ def _flat(value: Mapping[str, Any]) -> dict[str, str]:
     """What differs is shown by itself: each limit, each key of the metadata, each rule, each plan."""
     flat: dict[str, str] = {}
     for key, item in value.items():
-        if item not in (None, False):
+        if item not in (None, False) or key == "inherit":
             flat |= _PARTS[key](item) if key in _PARTS else {key: _json(item)}
     return flat
 

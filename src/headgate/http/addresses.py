@@ -6,16 +6,24 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.errors import ValidationError
-from .call import Call
 
 UNIX = "unix"  # whoever is connected without a network: a proxy on the same machine
 _WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::\d+)?|(?P<v4>[^:]*)(?::\d+)?")
 _FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"(?P<quoted>[^"]*)"|(?P<plain>[^;\s]*))', re.IGNORECASE)
 
 Address = IPv4Address | IPv6Address
+
+
+class Sender(Protocol):
+    """Of a request, what says who sent it. Every `Call` is one."""
+
+    @property
+    def peer(self) -> str | None: ...
+
+    def headers(self, name: str) -> list[str]: ...
 
 
 class Addresses:
@@ -39,7 +47,7 @@ class Addresses:
         self._ipv6_prefix = ipv6_prefix
         self.shown = lru_cache(4096)(self._shown)
 
-    def of(self, call: Call) -> str | None:
+    def of(self, call: Sender) -> str | None:
         """The address of the client; None if it has none."""
         peer = call.peer
         if not self._networks and not self._believes_unix:
@@ -52,7 +60,7 @@ class Addresses:
             return self.shown(str(address))
         return self._seen_by_proxies(call, address)
 
-    def _seen_by_proxies(self, call: Call, nearest: Address | None) -> str | None:
+    def _seen_by_proxies(self, call: Sender, nearest: Address | None) -> str | None:
         """From the nearest hop outwards: a proxy's word counts, and of one that is none, nothing behind it does."""
         for hop in reversed(self._hops(call)):
             address = parse(hop)
@@ -63,7 +71,7 @@ class Addresses:
                 break
         return None if nearest is None else self.shown(str(nearest))
 
-    def _hops(self, call: Call) -> list[str]:
+    def _hops(self, call: Sender) -> list[str]:
         hops = ",".join(call.headers(self._header)).split(",")
         if self._header != "forwarded":
             return hops

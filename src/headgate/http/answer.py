@@ -19,6 +19,7 @@ DEFAULT_HEADERS: tuple[HeaderKind, ...] = ("ratelimit", "retry-after")
 _TYPES = "https://iana.org/assignments/http-problem-types#"
 PROBLEM_JSON = "application/problem+json"
 _KEPT = 1024
+_MAX_INTEGER = 10**15 - 1  # of a structured field, RFC 9651
 
 
 class Refusal(NamedTuple):
@@ -53,7 +54,7 @@ class Headers:
             found += [
                 ("X-RateLimit-Limit", str(int(first.limit.capacity))),
                 ("X-RateLimit-Remaining", str(max(0, first.available))),
-                ("X-RateLimit-Reset", str(clock.now_ms() // MILLI + seconds_until_reset(first))),
+                ("X-RateLimit-Reset", str(-(-(clock.now_ms() + ms_until_reset(first)) // MILLI))),
             ]
         return found
 
@@ -96,25 +97,37 @@ def tightest(statuses: Iterable[LimitStatus]) -> LimitStatus:
     return min(statuses, key=room)
 
 
-def seconds_until_reset(status: LimitStatus) -> int:
+def ms_until_reset(status: LimitStatus) -> int:
     """Until the request passes, if it was refused; else until all of the quota is there again. Rounded up."""
     if status.exceeded:
-        return -(-(status.retry_after_ms or 0) // MILLI)
+        return status.retry_after_ms or 0
     limit = status.limit
     missing_milli = max(0, limit.capacity_milli - status.available * MILLI)
-    return -(-missing_milli * limit.period_ms // (limit.refill_milli * MILLI)) if limit.refill_milli else 0
+    return -(-missing_milli * limit.period_ms // limit.refill_milli) if limit.refill_milli else 0
+
+
+def seconds_until_reset(status: LimitStatus) -> int:
+    """The same in whole seconds, rounded up."""
+    return -(-ms_until_reset(status) // MILLI)
 
 
 def _quota(limit: Limit) -> str:
     quota = f"q={limit.capacity_milli // MILLI}"
     if limit.is_concurrent:
         return f'{quota};qu="concurrent-requests"'
-    return f"{quota};w={-(-limit.capacity_milli * limit.period_ms // (limit.refill_milli * MILLI))}"
+    return quota + _parameter("w", -(-limit.capacity_milli * limit.period_ms // (limit.refill_milli * MILLI)))
 
 
 def _item(name: str, status: LimitStatus) -> str:
     rest = f'"{name}";r={max(0, status.available)}'
-    return rest if status.limit.is_concurrent and not status.exceeded else f"{rest};t={seconds_until_reset(status)}"
+    if status.limit.is_concurrent and not status.exceeded:
+        return rest
+    return rest + _parameter("t", seconds_until_reset(status))
+
+
+def _parameter(name: str, value: int) -> str:
+    """Both are optional, and a number of more digits would make the whole field unreadable."""
+    return f";{name}={value}" if value <= _MAX_INTEGER else ""
 
 
 def problem(status: int, kind: str, title: str, detail: str, headers: HeaderList, **more: Any) -> Refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,6 +17,8 @@ Message: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 App: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
+
+_BODIES = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
 
 
 class AsgiCall(Call):
@@ -76,11 +78,45 @@ class RateLimitMiddleware:
             await refuse(send, verdict)
             return
         scope["headgate"] = verdict.decision
+        send = adding(send, verdict.headers) if verdict.headers else send
+        if not verdict.leases:
+            await self.app(scope, receive, send)
+            return
+        ending = Ending(self.gate.end, verdict.leases)
         try:
-            await self.app(scope, receive, adding(send, verdict.headers) if verdict.headers else send)
+            await self.app(scope, receive, ending.after_the_last(send))
         finally:
-            if verdict.leases:
-                await self.gate.end(verdict.leases)
+            await ending()
+
+
+class Ending:
+    """Ends leases, once. Work that an application does after its answer does not hold slots."""
+
+    def __init__(self, end: Callable[[Iterable[Any]], Awaitable[None]], leases: Iterable[Any]) -> None:
+        self._end = end
+        self._leases = leases
+
+    async def __call__(self) -> None:
+        leases, self._leases = self._leases, ()
+        await self._end(leases)
+
+    def after_the_last(self, send: Send) -> Send:
+        """`send`, and when the whole answer was sent, that is the end."""
+        trailers = False
+
+        async def send_and_end(message: Message) -> None:
+            nonlocal trailers
+            await send(message)
+            kind = message["type"]
+            if kind == "http.response.start":
+                trailers = message.get("trailers", False)
+            elif kind == "http.response.trailers":
+                if not message.get("more_trailers", False):
+                    await self()
+            elif not trailers and not message.get("more_body", False) and kind in _BODIES:
+                await self()
+
+        return send_and_end
 
 
 def adding(send: Send, headers: Sequence[tuple[str, str]]) -> Send:

@@ -13,7 +13,9 @@ from ..core.limit import Limit
 from ..core.records import Record
 from ..limiter import keys
 from ..limiter.base import BaseLimiter
-from ..plan import Plan
+from ..plan import GetRecords, Plan
+from .costs import amounts
+from .failures import BadRules
 from .files import load_rules
 from .plans import Plans, Provider
 from .rules import Rule, Rules
@@ -35,15 +37,13 @@ class Book:
         self._amounts: dict[tuple[str, tuple[Limit, ...]], Mapping[str, Any]] = {}
 
     def consumed(self, rule: Rule, limits: tuple[Limit, ...], cost: Any) -> Mapping[str, Any]:
-        if isinstance(cost, Mapping):
-            names = {limit.name for limit in limits} or cost.keys()  # stored limits have to have them all
-            return {name: amount for name, amount in cost.items() if amount and name in names}
-        if callable(rule.cost):
-            return dict.fromkeys((limit.name for limit in limits), cost) if cost else {}
-        amounts = self._amounts.get((rule.id, limits))
-        if amounts is None:
-            amounts = self._amounts[rule.id, limits] = dict.fromkeys((limit.name for limit in limits), cost)
-        return amounts
+        """What a request takes under these limits. It is worked out once for a cost that is always the same."""
+        if cost is not rule.cost:
+            return amounts(rule.id, cost, limits)
+        found = self._amounts.get((rule.id, limits))
+        if found is None:
+            found = self._amounts[rule.id, limits] = amounts(rule.id, cost, limits)
+        return found
 
 
 def read_book(rules: RulesSpec, plans: Plans | Provider | None) -> Book:
@@ -76,12 +76,12 @@ class StoredBook:
             raise ValidationError("plans are stored with the rules: give only what says who has which")
         self._limiter = limiter
         self._of: Provider = STORED if plans is None else plans
-        self._is_stale = False
         self._ttl = limiter.get_cache_stats().ttl_seconds
-        self._keys = (keys.rules_key(limiter.namespace), keys.plans_key(limiter.namespace))
+        self._keys = _keys(limiter)
         self._until = 0.0
         self._generation = -1
         self._records: list[Record | None] = []
+        self.trouble: Exception | None = None  # why those known before hold
         self.book = Book(Rules([]), Plans({}, self._of))  # until they are read
 
     @property
@@ -98,11 +98,9 @@ class StoredBook:
         except (*AWAY, ValidationError) as error:
             if not known:
                 raise
-            if not self._is_stale:
-                log.warning("the stored rules could not be read again, and those known before hold: %s", error)
-            self._is_stale = True
+            self.trouble = error
         else:
-            self._is_stale = False
+            self.trouble = None
             self._know(generation, self._ttl)
 
     def _know(self, generation: int, seconds: float) -> None:
@@ -111,17 +109,31 @@ class StoredBook:
     def _take(self, records: list[Record | None]) -> None:
         if records == self._records:  # with what they say: one that was deleted and made anew has its first version
             return
-        rules, plans = (record.value if record else {} for record in records)
-        book = Book(_rules(rules.get("rules", [])), Plans(plans["plans"], self._of) if plans else None)
-        if book.plans is not None:
-            book.plans.check(book.rules)
+        book = _book_of(records, self._of)
         if not len(book.rules):
             log.warning("no rules are stored in %r: everything passes", self._limiter.namespace)
         self.book, self._records = book, records
 
 
-def _rules(stored: Iterable[Mapping[str, Any]]) -> Rules:
+def stored_book_plan(limiter: BaseLimiter) -> Plan[Book]:
+    """The rules and plans of a limiter's namespace, read now. BadRules if they cannot be used."""
+    return _book_of((yield from GetRecords(_keys(limiter))), STORED)
+
+
+def _keys(limiter: BaseLimiter) -> tuple[str, str]:
+    return keys.rules_key(limiter.namespace), keys.plans_key(limiter.namespace)
+
+
+def _book_of(records: Iterable[Record | None], of: Provider) -> Book:
+    rules, plans = (record.value if record else {} for record in records)
     try:
-        return Rules([Rule(**fields) for fields in stored])
-    except TypeError as error:
-        raise ValidationError(f"the stored rules are of another version of headgate: {error}") from None
+        book = Book(
+            Rules([Rule(**fields) for fields in rules.get("rules", [])]), Plans(plans["plans"], of) if plans else None
+        )
+        if book.plans is not None:
+            book.plans.check(book.rules)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadRules(f"the stored rules are of another version of headgate: {error}") from None
+    except ValidationError as error:
+        raise BadRules(f"the stored rules cannot be used: {error}") from None
+    return book

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ class BadPath(ValidationError):
 
 
 _NOTHING: Any = {}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Call(ABC):
@@ -55,9 +57,26 @@ class Call(ABC):
 
 def clean(path: str) -> str:
     """What servers ignore does not lead around a rule: `//login`, `/login/` and `/login;x` are `/login`."""
-    if "//" not in path and "/." not in path and ";" not in path and path[:1] == "/" and path[-1:] != "/":
+    if not path.isprintable() and _CONTROL.search(path):
+        # Routes are often regular expressions that end with `$`, which matches before a newline at the end too.
+        raise BadPath("the path has a control character in it: send it without")
+    if path[:1] == "/" and path[-1:] != "/" and _is_plain(path):
         return path
     segments = [segment.partition(";")[0] for segment in path.split("/")]
     if "." in segments or ".." in segments:
         raise BadPath("the path has '.' or '..' in it: send it without them")
     return "/" + "/".join(filter(None, segments))
+
+
+def _is_plain(path: str) -> bool:
+    return "//" not in path and "/." not in path and ";" not in path
+
+
+def literal(path: str) -> list[str] | None:
+    """The segments of a path for servers that ignore nothing of it: to them `;x` and an empty one are segments too.
+
+    None if that makes no difference. A slash at the end makes none.
+    """
+    if ";" not in path and "//" not in path:
+        return None
+    return path.removesuffix("/").removeprefix("/").split("/")

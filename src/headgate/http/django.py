@@ -25,7 +25,7 @@ from ..limiter import SyncRateLimiter
 from .answer import Refusal
 from .call import BadPath, Call
 from .engine import Engine, Passed, SyncGate, Verdict, bad_path
-from .fields import Cost, Per
+from .fields import REJECT, BadCostChoice, Cost, Per
 from .rules import Match
 from .views import ViewLimit, mark, matches, name_of, stacked
 
@@ -87,10 +87,16 @@ class RateLimitMiddleware:
 
 
 def limit(
-    limits: Any = None, *, id: str | None = None, cost: Cost = 1, per: Per = "caller", shadow: bool = False
+    limits: Any = None,
+    *,
+    id: str | None = None,
+    cost: Cost = 1,
+    per: Per = "caller",
+    shadow: bool = False,
+    bad_cost: BadCostChoice = REJECT,
 ) -> Callable[[F], F]:
     """A limit on a view, `async` or not; on a class or one of its methods, `@method_decorator(limit("5/minute"))`."""
-    added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow)
+    added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
 
     def decorate(decorated: F) -> F:
         view, all_limits = stacked(decorated, added)
@@ -233,7 +239,8 @@ class _Current:
             raise ImproperlyConfigured(f"{_SETTING} must have either URL, of a store, or LIMITER, a SyncRateLimiter")
         if limiter is None:
             limiter = self._opened = SyncRateLimiter(url, namespace=namespace)
-        return SyncGate(Engine(limiter, given.pop("rules", ()), **given))
+        # Plans are asked for in the request's thread, where the ORM has the connection that it has everywhere.
+        return SyncGate(Engine(limiter, given.pop("rules", ()), **given), apart=False)
 
 
 def _read_settings(given: Any) -> dict[str, Any]:

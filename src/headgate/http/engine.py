@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.errors import HeadgateError, RateLimitExceeded, ValidationError
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..plan import Plan, arun, run
 from .answer import DEFAULT_HEADERS, HeaderKind, Headers, Refusal, problem, too_many, unavailable
 from .book import STORED, Book, RulesSpec, StoredBook, read_book
-from .call import Call
+from .call import Call, literal
+from .costs import cost_plan
+from .decider import NOT_COUNTED, Charge, Decider
+from .failures import BadCost, Failure, Reports
+from .fields import REJECT
 from .identity import Identity
 from .pattern import Pattern, PatternTree, split
 from .plans import Plans, Provider
 from .rules import Match, Rule, Rules
-from .steps import AWAY, AsyncSteps, Await, Decide, DecideEach, ReadLimits, SyncSteps
-
-log = logging.getLogger("headgate")
+from .steps import AsyncSteps, Await, End, ReadLimits, SyncSteps
 
 Exempt: TypeAlias = "Callable[[Call], Any]"
 OnRefused: TypeAlias = "Callable[[Call, Refusal], Refusal]"
 L = TypeVar("L", RateLimiter, SyncRateLimiter)
-
-_NOT_TOLD_AGAIN = 1024
-_FAILURES = (*AWAY, ValidationError)
 
 
 class Passed(NamedTuple):
@@ -36,14 +34,13 @@ class Passed(NamedTuple):
     leases: Sequence[Any] = ()
     decision: Decision[Any] | None = None
 
+    def and_also(self, other: Passed) -> Passed:
+        leases = [*self.leases, *other.leases]
+        return Passed(self.headers or other.headers, leases, self.decision or other.decision)
+
 
 Verdict: TypeAlias = "Passed | Refusal"
 PASS = Passed()
-
-
-class _Charge(NamedTuple):
-    rule: Rule
-    ask: Ask
 
 
 class Engine(Generic[L]):
@@ -54,7 +51,8 @@ class Engine(Generic[L]):
     `exempt_paths`: patterns; they hold for paths exactly as sent.
     `exempt`: a function of the call; whom it says yes to is not limited. `headers`: which are sent.
     `on_refused`: a function of the call and the refusal, which gives the answer that is sent instead.
-    `on_unavailable`: what to do when the store is away, if not what is stored or the limiter says.
+    `on_unavailable`: what to do when the store is away, or a rule cannot be obeyed, if not what is stored or the
+    limiter says.
     """
 
     def __init__(
@@ -80,7 +78,8 @@ class Engine(Generic[L]):
         self._headers = Headers(headers)
         self._on_refused = on_refused
         self.on_unavailable = on_unavailable
-        self._told: set[str] = set()
+        self._reports = Reports(limiter)
+        self._decider = Decider(limiter, on_unavailable)
 
     @property
     def rules(self) -> Rules:
@@ -93,67 +92,56 @@ class Engine(Generic[L]):
         given |= {f"cost of rule {rule.id!r}": inspect.iscoroutinefunction(rule.cost) for rule in self.rules}
         return [what for what, waits in given.items() if waits]
 
-    def simple(self, call: Call) -> Ask | None:
+    def simple(self, call: Call) -> Charge | None:
         """The short cut past the plan, for the call that most calls are: under one rule, and nobody has to be asked."""
         book = self._book
         if book.plans is not None or not self._plain or (self._stored is not None and self._stored.is_due):
             return None
-        matches = book.rules.match(call.method, call.path)
+        matches = rules_for(book, call)
         if len(matches) != 1:
             return None
         rule = matches[0].rule
         if rule.limits is None or rule.shadow or callable(rule.cost) or self._is_exempt_path(call):
             return None
         call.params = matches[0].params
-        return Ask(self._identity.of(rule.per, call), rule.id, book.consumed(rule, rule.limits, rule.cost), rule.limits)
+        consume = book.consumed(rule, rule.limits, rule.cost)
+        return Charge(rule, Ask(self._identity.of(rule.per, call), rule.id, consume, rule.limits))
 
     def check_plan(self, call: Call, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
         """`matches`: the rules to obey, if not those that the path leads to."""
         if self._stored is not None and self._stored.is_due:
-            try:
-                yield from self._stored.read_plan()
-            except _FAILURES as error:
-                return self._without_rules(call, error)
-            self._book = self._stored.book
+            unknown = yield from self._read_rules_plan(self._stored)
+            if unknown is not None:
+                return self._without_rules(call, unknown)
         book = self._book
         if matches is None:
-            matches = book.rules.match(call.method, call.path)
+            matches = rules_for(book, call)
             if not matches or self._is_exempt_path(call):
                 return PASS
         yield from self._identity.know_plan(call)
         if self._exempt is not None and (yield from self._is_exempt_plan(call)):
             return PASS
-        charges: list[_Charge] = []
-        shadows: list[_Charge] = []
-        try:
-            for match in matches:
-                charge = yield from self._charge_plan(call, match, book)
-                if charge is not None:
-                    (shadows if match.rule.shadow else charges).append(charge)
-        except AWAY as error:
-            return self.failed(call, error)
-        try:
-            decision = yield from self._decide_plan(charges, shadows)
-        except _FAILURES as error:
-            return self.failed(call, error, *(charge.rule.id for charge in (*charges, *shadows)))
-        return PASS if decision is None else self.verdict(call, decision)
+        failures: list[Failure] = []
+        charges = yield from self._charges_plan(call, matches, book, failures)
+        decision = yield from self._decider.decide_plan(charges, failures)
+        return (yield from self.verdict_plan(call, decision, failures))
 
-    def failed(self, call: Call, error: Exception, *rule_ids: str) -> Verdict:
-        policy = self.limiter._policy(None, self.on_unavailable)
-        if isinstance(error, RateLimiterUnavailable):
-            # A decision knows the policy itself; what is read for it does not.
-            return PASS if policy == "allow" else self._replaced(call, unavailable())
-        # The application has to go on, and its operators to hear of it.
-        if isinstance(error, ValidationError):
-            self._tell_once(", ".join(rule_ids), "rule %s cannot be obeyed, and lets everything pass: %s", error)
-            return PASS
-        self._tell_once(type(error).__name__, "%s: no rule can be obeyed: %s", error)
-        return self._replaced(call, unavailable()) if policy == "block" else PASS
+    def _read_rules_plan(self, stored: StoredBook) -> Plan[Exception | None]:
+        """Why there are none, if none could ever be read."""
+        try:
+            yield from stored.read_plan()
+        except HeadgateError as error:
+            return error
+        if stored.trouble is not None:
+            self._reports.tell(Failure(STORED, stored.trouble, "those known before hold"), self._decider.policy)
+        self._book = stored.book
+        return None
 
     def _without_rules(self, call: Call, error: Exception) -> Verdict:
         """There are stored ones, and they were never read."""
-        blocks = self.limiter._policy(None, self.on_unavailable) == "block"
-        return PASS if isinstance(error, RateLimiterUnavailable) and not blocks else self.failed(call, error, STORED)
+        blocks = self._decider.policy == "block"
+        self._reports.tell(Failure(STORED, error, "" if blocks else "requests pass"), self._decider.policy)
+        return self._replaced(call, unavailable()) if blocks else PASS
 
     def _is_exempt_path(self, call: Call) -> bool:
         exempt = self._exempt_paths
@@ -165,7 +153,19 @@ class Engine(Generic[L]):
         answer = self._exempt(call)
         return bool((yield from Await(answer)) if inspect.isawaitable(answer) else answer)
 
-    def _charge_plan(self, call: Call, match: Match, book: Book) -> Plan[_Charge | None]:
+    def _charges_plan(
+        self, call: Call, matches: Sequence[Match], book: Book, failures: list[Failure]
+    ) -> Plan[list[Charge]]:
+        charges: list[Charge] = []
+        for match in matches:
+            try:
+                charges.append((yield from self._charge_plan(call, match, book, failures)))
+            except HeadgateError as error:
+                failures.append(Failure(match.rule.id, error, NOT_COUNTED if match.rule.shadow else ""))
+        return charges
+
+    def _charge_plan(self, call: Call, match: Match, book: Book, failures: list[Failure]) -> Plan[Charge]:
+        """What a rule asks for. If it charges something else for a bad cost, that is noted among the failures."""
         rule = match.rule
         call.params = match.params
         entity_id = self._identity.of(rule.per, call)
@@ -173,37 +173,53 @@ class Engine(Generic[L]):
         if book.plans is not None:
             self._identity.caller(call)
             limits = (yield from book.plans.limits_plan(call, rule.id)) or limits
-        cost = rule.cost
-        if callable(cost):
-            cost = cost(call)
-            if inspect.isawaitable(cost):
-                cost = yield from Await(cost)
-        if limits is not None or isinstance(cost, Mapping):
-            consume = book.consumed(rule, limits or (), cost)
-        elif cost == 1:
-            return _Charge(rule, Ask(entity_id, rule.id))
-        else:
-            consume = dict.fromkeys((yield from ReadLimits(entity_id, rule.id)), cost) if cost else {}
-        return _Charge(rule, Ask(entity_id, rule.id, consume, limits)) if consume else None
+        try:
+            cost = yield from cost_plan(call, rule.cost)
+            ask = yield from self._ask_plan(rule, book, Ask(entity_id, rule.id, None, limits), cost)
+        except BadCost as error:
+            if rule.bad_cost == REJECT:
+                raise
+            failures.append(Failure(rule.id, error, "bad_cost is charged"))
+            ask = yield from self._ask_plan(rule, book, Ask(entity_id, rule.id, None, limits), rule.bad_cost)
+        return Charge(rule, ask)
 
-    def _decide_plan(self, charges: Sequence[_Charge], shadows: Sequence[_Charge]) -> Plan[Decision[Any] | None]:
-        if len(charges) == 1 and not shadows:
-            return (yield from Decide(charges[0].ask, self.on_unavailable))
-        asks: list[Ask | list[Ask]] = [charge.ask for charge in shadows]
-        if charges:
-            asks.append([charge.ask for charge in charges])
-        if not asks:
-            return None
-        decisions = yield from DecideEach(asks, self.on_unavailable)
-        for charge, decision in zip(shadows, decisions):
-            if not decision.allowed:
-                self.limiter.events.tell(
-                    "shadow.refused",
-                    rule=charge.rule.id,
-                    entity_id=decision.statuses[0].entity_id,
-                    retry_after_ms=decision.retry_after_ms,
-                )
-        return decisions[-1] if charges else None
+    def _ask_plan(self, rule: Rule, book: Book, ask: Ask, cost: Any) -> Plan[Ask]:
+        limits: Any = ask.limits
+        if limits is None:
+            if cost == 1 or isinstance(cost, Mapping):  # the limiter knows the limits, and whether it has them
+                return ask._replace(consume=None if cost == 1 else dict(cost))
+            limits = tuple((yield from ReadLimits(ask.entity_id, ask.resource)))
+            if not limits:
+                return ask  # which says so
+        return ask._replace(consume=book.consumed(rule, limits, cost))
+
+    def verdict_plan(
+        self, call: Call, decision: Decision[Any] | None, failures: Sequence[Failure] = ()
+    ) -> Plan[Verdict]:
+        """What a decision comes to, if some rules could not be obeyed: nothing passes by accident."""
+        verdict = PASS if decision is None else self.verdict(call, decision)
+        if not failures:
+            return verdict
+        for failure in failures:
+            self._reports.tell(failure, self._decider.policy)
+        if isinstance(verdict, Refusal):
+            return verdict
+        other = yield from self._instead_plan(call, [failure for failure in failures if not failure.instead])
+        if isinstance(other, Refusal):
+            yield from End(verdict.leases)
+            return other
+        return verdict.and_also(other)
+
+    def _instead_plan(self, call: Call, failures: Sequence[Failure]) -> Plan[Verdict]:
+        """What happens in place of rules that could not be obeyed."""
+        for failure in failures:
+            if failure.is_bad_cost:
+                return self._replaced(call, bad_cost(failure))
+        policy = self._decider.policy
+        if not failures or policy == "allow":
+            return PASS
+        decision = None if policy == "block" else (yield from self._decider.here_plan(failures))
+        return self._replaced(call, unavailable()) if decision is None else self.verdict(call, decision)
 
     def verdict(self, call: Call, decision: Decision[Any]) -> Verdict:
         statuses, clock = decision.statuses, self.limiter.clock
@@ -216,11 +232,6 @@ class Engine(Generic[L]):
     def _replaced(self, call: Call, refusal: Refusal) -> Refusal:
         return refusal if self._on_refused is None else self._on_refused(call, refusal)
 
-    def _tell_once(self, what: str, message: str, error: Exception) -> None:
-        if what not in self._told and len(self._told) < _NOT_TOLD_AGAIN:
-            self._told.add(what)
-            log.error(message, what, error)
-
 
 def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
     tree: PatternTree[None] | None = None
@@ -230,38 +241,53 @@ def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
     return tree
 
 
+def rules_for(book: Book, call: Call) -> Sequence[Match]:
+    """The rules for a path, however the server behind reads it: what may be ignored of it, or not, counts both ways."""
+    found = book.rules.match(call.method, call.path)
+    segments = None if call.path is call.sent_path else literal(call.sent_path)
+    if segments is None:
+        return found
+    known = {match.rule.id for match in found}
+    more = book.rules.match_segments(call.method, segments)
+    return (*found, *(match for match in more if match.rule.id not in known))
+
+
 def bad_path(error: Exception) -> Refusal:
     return problem(400, "", "Bad Request", str(error), [])
 
 
-class SyncGate:
-    """The engine, run by threads."""
+def bad_cost(failure: Failure) -> Refusal:
+    detail = f"rule {failure.rule_id!r} cannot count this request: {failure.error}"
+    return problem(400, "", "Bad Request", detail, [], rule=failure.rule_id)
 
-    def __init__(self, engine: Engine[SyncRateLimiter]) -> None:
+
+class SyncGate:
+    """The engine, run by threads. `apart`: whether functions that may hang are called in threads of their own."""
+
+    end = staticmethod(SyncSteps.end)
+
+    def __init__(self, engine: Engine[SyncRateLimiter], *, apart: bool = True) -> None:
         self.engine = engine
-        self._steps = SyncSteps(engine.limiter)
+        self._steps = SyncSteps(engine.limiter, apart=apart)
         for what in engine.coroutine_functions():
             raise ValidationError(f"{what} is a coroutine function, which nobody awaits where threads are served")
 
     def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
         engine = self.engine
-        ask = engine.simple(call) if matches is None else None
-        if ask is None:
+        charge = engine.simple(call) if matches is None else None
+        if charge is None:
             return run(engine.check_plan(call, matches), self._steps.perform)
         try:
-            decision = self._steps.decide(ask, engine.on_unavailable)
-        except _FAILURES as error:
-            return engine.failed(call, error, ask.resource)
+            decision = self._steps.decide(charge.ask, engine.on_unavailable)
+        except HeadgateError as error:
+            return run(engine.verdict_plan(call, None, [charge.failed(error)]), self._steps.perform)
         return engine.verdict(call, decision)
-
-    @staticmethod
-    def end(leases: Iterable[Any]) -> None:
-        for lease in leases:
-            lease.__exit__(None, None, None)
 
 
 class AsyncGate:
     """The engine, run by tasks."""
+
+    end = staticmethod(AsyncSteps.end)
 
     def __init__(self, engine: Engine[RateLimiter]) -> None:
         self.engine = engine
@@ -269,16 +295,11 @@ class AsyncGate:
 
     async def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
         engine = self.engine
-        ask = engine.simple(call) if matches is None else None
-        if ask is None:
+        charge = engine.simple(call) if matches is None else None
+        if charge is None:
             return await arun(engine.check_plan(call, matches), self._steps.perform)
         try:
-            decision = await self._steps.decide(ask, engine.on_unavailable)
-        except _FAILURES as error:
-            return engine.failed(call, error, ask.resource)
+            decision = await self._steps.decide(charge.ask, engine.on_unavailable)
+        except HeadgateError as error:
+            return await arun(engine.verdict_plan(call, None, [charge.failed(error)]), self._steps.perform)
         return engine.verdict(call, decision)
-
-    @staticmethod
-    async def end(leases: Iterable[Any]) -> None:
-        for lease in leases:
-            await lease.__aexit__(None, None, None)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
 
-from fastapi import Depends
+from fastapi import Depends, Request, routing
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from ..core.errors import ValidationError
 from ..limiter import RateLimiter
 from .answer import Refusal
-from .asgi import AsgiCall
+from .asgi import AsgiCall, Ending
 from .call import BadPath
 from .engine import PASS, AsyncGate, Engine, Passed, Verdict, bad_path
-from .fields import Cost, Per
+from .fields import REJECT, BadCostChoice, Cost, Per
 from .views import ViewLimit, mark, matches, name_of, stacked
 
 __all__ = ["FastAPILimits", "RateLimit", "RateLimited"]
@@ -27,6 +29,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HANDLERS = "starlette.exception_handlers"
 _HIDDEN = "_headgate"
+_ASKED = "headgate.asked"
+_ENDINGS = "headgate.endings"
+_MALFORMED = (400, 422)
 
 
 class RateLimited(HTTPException):
@@ -51,10 +56,17 @@ class FastAPILimits:
         self.gate = AsyncGate(Engine(limiter, **settings))
 
     def limit(
-        self, limits: Any = None, *, id: str | None = None, cost: Cost = 1, per: Per = "caller", shadow: bool = False
+        self,
+        limits: Any = None,
+        *,
+        id: str | None = None,
+        cost: Cost = 1,
+        per: Per = "caller",
+        shadow: bool = False,
+        bad_cost: BadCostChoice = REJECT,
     ) -> Callable[[F], F]:
         """The endpoint needs no `request`, and its place in the OpenAPI document stays as it is."""
-        added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow)
+        added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
 
         def decorate(endpoint: F) -> F:
             view, all_limits = stacked(endpoint, added)
@@ -65,7 +77,10 @@ class FastAPILimits:
 
 
 class _Check:
-    """A dependency that checks limits before the endpoint runs, and ends their leases when the answer is sent."""
+    """A dependency that checks limits before the endpoint runs, and ends their leases when the answer is sent.
+
+    FastAPI reads the body before it calls any dependency: see `_counting_malformed`.
+    """
 
     def __init__(self, gate: AsyncGate, limits: tuple[ViewLimit, ...]) -> None:
         self._gate = gate
@@ -83,8 +98,21 @@ class _Check:
         if scope["type"] != "http":
             yield PASS
             return
-        endpoint: Any = scope.get("endpoint")
-        name = name_of(endpoint or RateLimit)
+        verdict = await self._ask(connection)
+        ending = Ending(self._gate.end, verdict.leases)
+        if verdict.leases:
+            scope.setdefault(_ENDINGS, []).append(ending)
+        try:
+            _add_headers(response, verdict)
+            yield verdict
+        finally:
+            await ending()
+
+    async def _ask(self, connection: HTTPConnection) -> Passed:
+        """RateLimited if it is refused."""
+        scope = connection.scope
+        scope.setdefault(_ASKED, []).append(self)
+        name = name_of(scope.get("endpoint") or RateLimit)
         try:
             verdict = await self._gate.check(
                 AsgiCall(scope), matches(self._limits, name, connection.path_params, scope)
@@ -95,11 +123,11 @@ class _Check:
             if _HANDLERS in scope:
                 scope[_HANDLERS][0].setdefault(RateLimited, _answer)
             raise RateLimited(verdict)
-        try:
-            _add_headers(response, verdict)
-            yield verdict
-        finally:
-            await self._gate.end(verdict.leases)
+        return verdict
+
+    async def _count(self, connection: HTTPConnection) -> None:
+        """A request that goes no further."""
+        await self._gate.end((await self._ask(connection)).leases)
 
 
 class RateLimit(_Check):
@@ -118,13 +146,15 @@ class RateLimit(_Check):
         cost: Cost = 1,
         per: Per = "caller",
         shadow: bool = False,
+        bad_cost: BadCostChoice = REJECT,
         **settings: Any,
     ) -> None:
         if not isinstance(limiter, FastAPILimits):
             limiter = FastAPILimits(limiter, **settings)
         elif settings:
             raise ValidationError(f"{', '.join(settings)}: say it to FastAPILimits, which has the settings here")
-        super().__init__(limiter.gate, (ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow),))
+        limit = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
+        super().__init__(limiter.gate, (limit,))
 
 
 async def _answer(request: Any, error: Any) -> Response:
@@ -176,3 +206,62 @@ def _signature(endpoint: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(endpoint, eval_str=True)
     except Exception:  # it is for FastAPI to say what is wrong with them
         return inspect.signature(endpoint)
+
+
+def _counting_malformed(get_request_handler: Callable[..., Any]) -> Callable[..., Any]:
+    """FastAPI's function that makes the handler of a route, with limits that hold for malformed requests too.
+
+    A body that cannot be read is refused before any dependency is called. Nothing of a route is asked earlier, so it
+    is the handler that has to know.
+    """
+
+    @wraps(get_request_handler)
+    def get_limited(dependant: Any, *args: Any, **kwargs: Any) -> Any:
+        handler = get_request_handler(dependant, *args, **kwargs)
+        checks = list(_checks_of(dependant))
+        if not checks:
+            return handler
+
+        @wraps(handler)
+        async def limited(request: Request) -> Response:
+            try:
+                response: Response = await handler(request)
+            except (RequestValidationError, HTTPException) as error:
+                if isinstance(error, RequestValidationError) or error.status_code in _MALFORMED:
+                    overridden = getattr(kwargs.get("dependency_overrides_provider"), "dependency_overrides", {})
+                    for check in checks:
+                        if check not in request.scope.get(_ASKED, ()) and check not in overridden:
+                            await check._count(request)
+                raise
+            if endings := request.scope.get(_ENDINGS):
+                response.background = _EndFirst(endings, response.background)
+            return response
+
+        return limited
+
+    return get_limited
+
+
+def _checks_of(dependant: Any) -> Iterator[_Check]:
+    for one in dependant.dependencies:
+        yield from _checks_of(one)
+        if isinstance(one.call, _Check):
+            yield one.call
+
+
+class _EndFirst(BackgroundTask):
+    """Slots are free when the answer is sent, and not after what the application does then."""
+
+    def __init__(self, endings: list[Ending], then: BackgroundTask | None) -> None:
+        self._endings = endings
+        # An answer may be kept by the application, and sent again and again.
+        self._then: BackgroundTask | None = then._then if isinstance(then, _EndFirst) else then
+
+    async def __call__(self) -> None:
+        for ending in self._endings:
+            await ending()
+        if self._then is not None:
+            await self._then()
+
+
+routing.get_request_handler = _counting_malformed(routing.get_request_handler)

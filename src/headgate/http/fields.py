@@ -14,6 +14,8 @@ from ..core.units import MAX_AMOUNT, tokens_to_milli
 
 Amount: TypeAlias = "int | float"
 Cost: TypeAlias = "Amount | Mapping[str, Amount] | Callable[[Any], Any]"
+BadCostChoice: TypeAlias = "Literal['reject'] | Amount | Mapping[str, Amount]"
+REJECT: Literal["reject"] = "reject"
 Per = Literal["caller", "user", "organisation", "api_key", "address", "everyone"]
 
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]*")
@@ -57,23 +59,40 @@ def check_per(per: Per) -> Per:
 
 
 def check_cost(cost: Cost) -> Cost:
-    if callable(cost):
-        return cost
+    return cost if callable(cost) else _check_fixed("cost", cost)
+
+
+def check_bad_cost(choice: BadCostChoice) -> BadCostChoice:
+    """What becomes of a request whose cost cannot be charged."""
+    if isinstance(choice, str) and choice == REJECT:
+        return choice
+    if isinstance(choice, Mapping) or (isinstance(choice, (int, float)) and not isinstance(choice, bool)):
+        return _check_fixed("bad_cost", choice)
+    raise ValidationError(f"bad_cost must be 'reject', or what to charge instead, like 1, not {choice!r}")
+
+
+def _check_fixed(what: str, cost: Amount | Mapping[str, Amount]) -> Amount | Mapping[str, Amount]:
     if not isinstance(cost, Mapping):
-        tokens_to_milli(cost, "cost", most=MAX_AMOUNT)
+        _check_amount(cost, what)
         return cost
     if not cost:
-        raise ValidationError("cost must name a limit, like {'tokens': 5}, not {}")
+        raise ValidationError(f"{what} must name a limit, like {{'tokens': 5}}, not {{}}")
     for name, amount in cost.items():
-        tokens_to_milli(amount, f"cost of limit {check_limit_name(name)!r}", most=MAX_AMOUNT)
+        _check_amount(amount, f"{what} of limit {check_limit_name(name)!r}")
     return MappingProxyType(dict(cost))
 
 
-def check_affordable(id: str, cost: Cost, limits: Sequence[Limit]) -> None:
+def _check_amount(amount: Any, what: str) -> None:
+    """Zero is an amount: it passes unless the limit is in debt."""
+    if isinstance(amount, bool) or amount != 0:
+        tokens_to_milli(amount, what, most=MAX_AMOUNT)
+
+
+def check_affordable(id: str, cost: Cost | BadCostChoice, limits: Sequence[Limit]) -> None:
     """A cost of other limits would count nothing, and one that no bucket ever holds would refuse every request."""
-    if callable(cost):
+    if callable(cost) or cost == REJECT:
         return
-    amounts = cost if isinstance(cost, Mapping) else {limit.name: cost for limit in limits}
+    amounts: Mapping[str, Any] = cost if isinstance(cost, Mapping) else {limit.name: cost for limit in limits}
     counted = [limit for limit in limits if limit.name in amounts]
     if not counted:
         has = ", ".join(limit.name for limit in limits)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.limit import Limit
 from .document import Node, read_document
-from .fields import check_affordable, check_cost, check_flag, check_id, check_per, check_priority, read_method
+from .fields import check_bad_cost, check_cost, check_flag, check_id, check_per, check_priority, read_method
 from .limits import read_limits
 from .pattern import Pattern
 from .rules import Rule, Rules, clashes
@@ -27,6 +27,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "shadow": partial(check_flag, "shadow"),
     "per": check_per,
     "also": partial(check_flag, "also"),
+    "bad_cost": check_bad_cost,
 }
 
 
@@ -60,7 +61,8 @@ def read_rules(found: Mapping[str, Node]) -> tuple[list[Rule], dict[str, Plan]]:
     rules = _rules(nodes)
     plans = _plans(found["plans"], _ids(nodes), rules.values()) if "plans" in found else {}
     for node, rule in rules.items():
-        _check_cost(node, rule, plans)
+        _check_names(node, "cost", rule, plans)
+        _check_names(node, "bad_cost", rule, plans)
     return [*rules.values()], plans
 
 
@@ -109,17 +111,17 @@ def _plans(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, P
         for rule in rules:
             id = rule.id if rule.id in named else OTHERS
             if id in plan:
-                named[id].attempt(check_affordable, rule.id, rule.cost, plan[id])
+                named[id].attempt(rule.check_limits, plan[id])
         plans[name] = plan
     return plans
 
 
-def _check_cost(node: Node, rule: Rule, plans: Mapping[str, Plan]) -> None:
+def _check_names(node: Node, field: str, rule: Rule, plans: Mapping[str, Plan]) -> None:
     """A cost by limit name is of limits that the rule has, by itself or in some plan."""
-    if rule.limits is None or not isinstance(rule.cost, Mapping):
+    if rule.limits is None or not isinstance(getattr(rule, field), Mapping):
         return
     alternatives = [rule.limits, *(plan.get(rule.id, plan.get(OTHERS, ())) for plan in plans.values())]
     names = list(dict.fromkeys(limit.name for limits in alternatives for limit in limits))
-    for name, amount in node.entries()["cost"].entries().items():
+    for name, amount in node.entries()[field].entries().items():
         if name not in names:
-            amount.wrong(f"cost is of a limit {name!r}: {node.document.meant(name, names)}")
+            amount.wrong(f"{field} is of a limit {name!r}: {node.document.meant(name, names)}")

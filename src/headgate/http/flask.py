@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from flask import Flask, current_app, request
 from flask.typing import ResponseReturnValue
 from flask.wrappers import Response
-from werkzeug.wsgi import ClosingIterator
 
 from ..core.errors import ValidationError
 from ..limiter import SyncRateLimiter
@@ -17,10 +16,10 @@ from .answer import Refusal
 from .book import RulesSpec
 from .call import BadPath
 from .engine import Engine, SyncGate, bad_path
-from .fields import Cost, Per
+from .fields import REJECT, BadCostChoice, Cost, Per
 from .rules import Match
 from .views import ViewLimit, mark, matches, name_of, stacked
-from .wsgi import App, Environ, WsgiCall
+from .wsgi import App, EndingBody, Environ, WsgiCall
 
 __all__ = ["Headgate"]
 
@@ -52,10 +51,17 @@ class Headgate:
         app.wsgi_app = _Ending(app.wsgi_app, self.gate.end)  # type: ignore[method-assign]
 
     def limit(
-        self, limits: Any = None, *, id: str | None = None, cost: Cost = 1, per: Per = "caller", shadow: bool = False
+        self,
+        limits: Any = None,
+        *,
+        id: str | None = None,
+        cost: Cost = 1,
+        per: Per = "caller",
+        shadow: bool = False,
+        bad_cost: BadCostChoice = REJECT,
     ) -> Callable[[F], F]:
         """A limit on a view, below `@app.route(...)`, or in the `decorators` of a class, or on one of its methods."""
-        added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow)
+        added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
 
         def decorate(decorated: F) -> F:
             view, all_limits = stacked(decorated, added)
@@ -107,7 +113,7 @@ def _add_headers(response: Response) -> Response:
 
 
 class _Ending:
-    """Leases end when the answer is sent or given up, which is after all that Flask itself does for a request."""
+    """Leases end when the answer is sent or given up, and not before the whole of it is there."""
 
     def __init__(self, app: App, end: Callable[[Iterable[Any]], None]) -> None:
         self._app = app
@@ -120,4 +126,4 @@ class _Ending:
             self._end(environ.pop(_LEASES, ()))
             raise
         leases = environ.pop(_LEASES, ())
-        return ClosingIterator(body, lambda: self._end(leases)) if leases else body
+        return EndingBody(body, self._end, leases) if leases else body

@@ -6,16 +6,18 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import ValidationError
 from ..core.limit import Limit
 from ..plan import Plan
 from .call import Call
-from .fields import check_affordable
+from .failures import Minutely
+from .flights import Flights, NoAnswer
 from .limits import read_limits
 from .rules import Rules
-from .steps import AWAY, Await, ReadMetadata
+from .steps import AWAY, Await, CallApart, FindOut, ReadMetadata
 
 log = logging.getLogger("headgate")
 
@@ -31,26 +33,38 @@ class Plans:
     `of` gives the plan of a caller: a mapping by caller, a function of the call (`call.caller` is who calls), which may
     be a coroutine function, or `"stored"`: what `metadata["plan"]` of the caller's entity says. Answers are kept for
     `ttl` seconds. Who has no plan has `default`; and if there is none, or it does not name the rule, the rule's limits
-    hold. A plan that cannot be found out is the one that was known before.
+    hold.
+
+    A request waits for an answer for `timeout` seconds at most, and `of` is asked once at a time about each caller. A
+    plan that is not found out in time is the one that was known before; if none was, it is as if the caller had none.
+    So that it can be left alone, a function that is no coroutine function is called in a thread of its own; with
+    `timeout=None` it is called where the request is, for as long as it takes.
     """
 
     def __init__(
-        self, plans: Mapping[str, Any], of: Provider, *, default: str | None = None, ttl: float = 60.0
+        self,
+        plans: Mapping[str, Any],
+        of: Provider,
+        *,
+        default: str | None = None,
+        ttl: float = 60.0,
+        timeout: float | None = 1.0,
     ) -> None:
         self._limits = {name: _by_rule(name, limits) for name, limits in plans.items()}
         if not (callable(of) or isinstance(of, Mapping) or of == "stored"):
             raise ValidationError(f"of must be a mapping, a function of the call or 'stored', not {of!r}")
         if default is not None and default not in self._limits:
             raise ValidationError(f"default is {default!r}; there are the plans {', '.join(self._limits) or 'none'}")
-        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not ttl >= 0:
-            raise ValidationError(f"ttl must be a number of seconds, not {ttl!r}")
+        _check_times(ttl, timeout)
         self._of = of
         self.waits = inspect.iscoroutinefunction(of)
         self._default = default
         self._ttl = ttl
         self._known: dict[str, tuple[float, str | None]] = {}
         self._told: set[Any] = set()
-        self._is_away = False
+        self._flights = Flights(timeout)
+        self._minutely = Minutely()
+        self._generation = 0
 
     def check(self, rules: Rules) -> None:
         """Whether the limits of every plan go with what the rules cost."""
@@ -59,7 +73,7 @@ class Plans:
                 limits = by_rule.get(rule.id, by_rule.get(ANY_RULE))
                 if limits is not None:
                     try:
-                        check_affordable(rule.id, rule.cost, limits)
+                        rule.check_limits(limits)
                     except ValidationError as error:
                         raise ValidationError(f"plan {name!r}: {error}") from None
 
@@ -76,6 +90,7 @@ class Plans:
 
     def forget(self, caller: str | None = None) -> None:
         """Ask for the plan of a caller, or of all, anew: it has changed."""
+        self._generation += 1  # an answer that is on its way is from before
         if caller is None:
             self._known.clear()
         else:
@@ -91,34 +106,55 @@ class Plans:
             return name
         self._keep(caller, now + _AGAIN_SECONDS, name) if until else None
         try:
-            name = yield from self._ask_plan(call, caller)
+            ask = partial(self._ask_plan, call, caller, self._generation)
+            found: str | None = yield from FindOut(self._flights, (self._generation, caller), ask, callable(self._of))
         except GeneratorExit:
             raise
         except Exception as error:
-            away = isinstance(error, AWAY)
-            if not (away and self._is_away):  # of all callers it is the same
-                log.warning("the plan of a caller could not be found out: %s", error, exc_info=not away)
-            self._is_away = away
-            self._keep(caller, now + _AGAIN_SECONDS, name)
-        else:
-            self._is_away = False
-            self._keep(caller, now + self._ttl, name)
-        return name
+            self._complain(error)
+            self._keep(caller, time.monotonic() + _AGAIN_SECONDS, name)
+            return name
+        return found
 
-    def _ask_plan(self, call: Call, caller: str) -> Plan[str | None]:
+    def _complain(self, error: Exception) -> None:
+        """Of all callers it is the same."""
+        times = self._minutely.times(type(error).__name__)
+        if times:
+            unexpected = not isinstance(error, (*AWAY, NoAnswer))
+            log.warning("plans could not be found out (%d times): %s", times, error, exc_info=unexpected)
+
+    def _ask_plan(self, call: Call, caller: str, generation: int) -> Plan[str | None]:
+        """Whoever has waited for it: the answer is kept, however late it is."""
         if self._of == "stored":
             found = (yield from ReadMetadata(caller)).get("plan")
         else:
             assert callable(self._of)
-            found = self._of(call)
+            found = self._of(call) if self._flights.timeout is None else (yield from CallApart(self._of, call))
             if inspect.isawaitable(found):
                 found = yield from Await(found)
-        return None if found is None else str(found)
+        name = None if found is None else str(found)
+        if generation == self._generation:
+            self._keep(caller, time.monotonic() + self._ttl, name)
+        return name
 
     def _keep(self, caller: str, until: float, name: str | None) -> None:
+        """Unless something newer is known."""
+        if self._known.get(caller, (0.0, None))[0] >= until:
+            return
         if len(self._known) >= _CAPACITY:
             self._known.clear()
         self._known[caller] = (until, name)
+
+
+def _check_times(ttl: Any, timeout: Any) -> None:
+    if not _is_number(ttl) or not ttl >= 0:
+        raise ValidationError(f"ttl must be a number of seconds, not {ttl!r}")
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < float("inf")):
+        raise ValidationError(f"timeout must be a number of seconds above zero, or None, not {timeout!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _by_rule(name: str, limits: Any) -> dict[str, tuple[Limit, ...]]:

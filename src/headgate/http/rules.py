@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 from ..core.errors import ValidationError
 from ..core.limit import Limit
 from .fields import (
+    REJECT,
+    BadCostChoice,
     Cost,
     Per,
     check_affordable,
+    check_bad_cost,
     check_cost,
     check_flag,
     check_id,
@@ -37,7 +40,8 @@ class Rule:
     `path` is a pattern: `*` and `{name}` are one segment, `**` is any number of them. `method` is one, several
     (`"GET|POST"` or a list), or None for all; GET means HEAD too.
     `limits` is what `read_limits` reads, like `"10/minute burst 20"`. None: those stored in the limiter.
-    `cost` is taken from every limit, or given by limit name, or a function of the call.
+    `cost` is taken from every limit, or given by limit name, or a function of the call. `bad_cost` is for a function
+    that raises, or returns what cannot be charged: "reject" answers 400, an amount is charged instead.
     `shadow`: count and report, but never refuse. `also`: count in addition to the rule that decides.
     `per`: whose bucket it is. Callers have each their own, unless it is that of their organisation, say, or everyone's.
     """
@@ -51,6 +55,7 @@ class Rule:
     shadow: bool
     per: Per
     also: bool
+    bad_cost: BadCostChoice
     pattern: Pattern = field(repr=False, compare=False)
 
     def __init__(
@@ -65,6 +70,7 @@ class Rule:
         shadow: bool = False,
         per: Per = "caller",
         also: bool = False,
+        bad_cost: BadCostChoice = REJECT,
     ) -> None:
         put = object.__setattr__
         put(self, "id", check_id(id))
@@ -77,8 +83,14 @@ class Rule:
         put(self, "shadow", check_flag("shadow", shadow))
         put(self, "per", check_per(per))
         put(self, "also", check_flag("also", also))
+        put(self, "bad_cost", check_bad_cost(bad_cost))
         if self.limits:
-            check_affordable(id, self.cost, self.limits)
+            self.check_limits(self.limits)
+
+    def check_limits(self, limits: Sequence[Limit]) -> None:
+        """Whether what it costs goes with such limits."""
+        check_affordable(self.id, self.cost, limits)
+        check_affordable(self.id, self.bad_cost, limits)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -131,17 +143,21 @@ class Rules:
         """
         matches = self._recent.get((method, path))
         if matches is None:
-            matches = self._find(method.upper(), path)
+            matches = self._find(method.upper(), split(path))
             if len(path) + len(method) <= _LONGEST:
                 if len(self._recent) >= _RECENT:
                     self._recent.clear()
                 self._recent[method, path] = matches
         return matches
 
-    def _find(self, method: str, path: str) -> tuple[Match, ...]:
+    def match_segments(self, method: str, segments: Sequence[str]) -> tuple[Match, ...]:
+        """The same for segments as they are, of which some may be empty."""
+        return self._find(method.upper(), segments)
+
+    def _find(self, method: str, segments: Sequence[str]) -> tuple[Match, ...]:
         matches: list[Match] = []
         decides: list[Match] = []
-        for place, params in sorted(self._tree.find(split(path))):
+        for place, params in sorted(self._tree.find(segments)):
             rule, methods = self._rules[place]
             if (methods is None or method in methods) and (rule.also or not decides):
                 match = Match(rule, MappingProxyType(params) if params else _NOTHING)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
-from .fields import Cost, Per
+from .fields import REJECT, BadCostChoice, Cost, Per
 from .rules import Match, Rule
 
 View: TypeAlias = "Callable[..., Any]"
@@ -22,10 +22,17 @@ class ViewLimit:
     """What a decorator was given. Without an `id` each view has buckets of its own, named after the view."""
 
     def __init__(
-        self, limits: Any = None, *, id: str | None = None, cost: Cost = 1, per: Per = "caller", shadow: bool = False
+        self,
+        limits: Any = None,
+        *,
+        id: str | None = None,
+        cost: Cost = 1,
+        per: Per = "caller",
+        shadow: bool = False,
+        bad_cost: BadCostChoice = REJECT,
     ) -> None:
         self._id = id
-        self._make = partial(Rule, limits=limits, cost=cost, per=per, shadow=shadow)
+        self._make = partial(Rule, limits=limits, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
         self._rules: dict[str, Rule] = {}
         self.rule("view")  # what is wrong with it is said here, and not to the first request
 

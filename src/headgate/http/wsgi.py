@@ -71,22 +71,31 @@ class RateLimitWsgiMiddleware:
         except BaseException:
             self.gate.end(verdict.leases)
             raise
-        return _Body(body, lambda: self.gate.end(verdict.leases))
+        return EndingBody(body, self.gate.end, verdict.leases)
 
 
-class _Body:
-    """An answer on its way. When the server has sent it, or given up, it says so."""
+class EndingBody:
+    """An answer on its way. Its leases end when the server has taken all of it, or gives up.
 
-    def __init__(self, body: Iterable[bytes], at_end: Callable[[], None]) -> None:
+    A server closes it then, and an application may do more work on that occasion, which does not hold slots.
+    """
+
+    def __init__(self, body: Iterable[bytes], end: Callable[[Iterable[Any]], None], leases: Iterable[Any]) -> None:
         self._body = body
-        self._at_end = at_end
+        self._end = end
+        self._leases = leases
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        yield from self._body
+        self._end_once()
 
     def close(self) -> None:
         try:
             if (close := getattr(self._body, "close", None)) is not None:
                 close()
         finally:
-            self._at_end()
+            self._end_once()
+
+    def _end_once(self) -> None:
+        leases, self._leases = self._leases, ()
+        self._end(leases)

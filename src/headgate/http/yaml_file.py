@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from ..core.errors import ValidationError
+from ..core.text import check_text
 from .document import Document, Node, Value
 
 try:
@@ -56,6 +57,7 @@ class _Reader:
             self._document.wrong(_line(event), f"the tag {event.tag!r} cannot be here: write the value as it is")
         node = self._document.node(name, line or _line(event), depth)
         if isinstance(event, yaml.ScalarEvent):
+            node.attempt(check_text, str(event.value), name)  # an escape can write what no file can hold
             node.value = _scalar(event)
         elif isinstance(event, yaml.SequenceStartEvent):
             node.value = self._items(name, depth + 1)

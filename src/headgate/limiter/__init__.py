@@ -12,8 +12,10 @@ from .events import Event
 from .headers import Reading
 from .learn import VendorSync
 from .lease import Lease, SyncLease
+from .levels import ResolvedLimits, StoredLimits
 from .namespaces import Namespace
 from .overview import BucketStatus, EntityCapacity, ResourceCapacity
+from .preview import LimitsPreview
 from .reconcile import Reconciled
 from .record import RequestLog
 from .synchronous import SyncRateLimiter
@@ -32,6 +34,7 @@ __all__ = [
     "EntityCapacity",
     "Event",
     "Lease",
+    "LimitsPreview",
     "Namespace",
     "OnError",
     "OnUnavailable",
@@ -40,7 +43,9 @@ __all__ = [
     "Reading",
     "Reconciled",
     "RequestLog",
+    "ResolvedLimits",
     "ResourceCapacity",
+    "StoredLimits",
     "SyncLease",
     "SyncRateLimiter",
     "SystemClock",

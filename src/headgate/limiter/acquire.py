@@ -19,7 +19,9 @@ from .base import BaseLimiter, check_on_unavailable
 from .chain import Chain, Shape, own_amounts
 from .config import chain_plan
 from .hold import Hold, LeaseRecord, OnLost, mark, new_lease_id
+from .levels import merge
 from .line import slots_of
+from .namespaces import register_plan
 
 log = logging.getLogger("headgate")
 
@@ -77,9 +79,9 @@ def told_plan(
 ) -> Plan[Outcome]:
     """`take_plan`, and those who listen are told what became of it."""
     began = time.monotonic()
-    limiter._watched = limiter.events.watched()
+    limiter._watched = limiter.events.watched() or not limiter._entered_until
     outcome = yield from take_plan(limiter, entity_id, resource, consume, limits, options)
-    if limiter._watched:
+    if limiter.events.watched():
         tell(limiter, limiter._stored_id(entity_id), resource, outcome, time.monotonic() - began)
     return outcome
 
@@ -108,9 +110,11 @@ def take_plan(
     chain = None
     try:
         chain = yield from chain_plan(limiter, entity_id, resource, limits)
+        parts = chain.parts(consume)
+        yield from register_plan(limiter)
         if limiter._policy(chain, options.on_unavailable) == "local":
             limiter._count_instances()
-        return (yield from take_chain_plan(limiter, chain, chain.parts(consume), options))
+        return (yield from take_chain_plan(limiter, chain, parts, options))
     except RateLimiterUnavailable as away:
         return (yield from away_plan(limiter, away, chain, entity_id, resource, consume, limits, options))
 
@@ -130,18 +134,23 @@ def away_plan(
     if policy == "allow":
         return Outcome(chain or Chain((), Shape([], [])), degraded=True)
     if policy == "local" and chain is None:
-        chain = last_known(limiter, entity_id, resource, limits)
+        chain = last_known(limiter, entity_id, resource, consume, limits)
     if policy == "block" or chain is None:
         raise away
     return (yield from take_chain_plan(limiter, chain, chain.parts(consume), options, here=True))
 
 
-def last_known(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Chain | None:
-    known = limiter._cache.last_known(entity_id, resource)
-    if limits is None:
-        return known
-    key = bucket_key(limiter.namespace, limiter._stored_id(entity_id), check_resource(resource))
-    return (known or Chain((key,), Shape([{}], [0]))).under(limits)
+def last_known(
+    limiter: BaseLimiter, entity_id: str, resource: str, consume: Mapping[str, Any], limits: Iterable[Limit] | None
+) -> Chain | None:
+    """As it was before the store went away. Nothing was read: the limiter's own limits, if they are all it takes."""
+    known, own = limiter._cache.last_known(entity_id, resource), limiter._limits
+    if known is None:
+        if limits is None and not (own and isinstance(consume, Mapping) and consume.keys() <= own.keys()):
+            return None
+        key = bucket_key(limiter.namespace, limiter._stored_id(entity_id), check_resource(resource))
+        known = Chain((key,), Shape([own], [1], merge((), own).sources, own=own))
+    return known if limits is None else known.under(limits)
 
 
 def take_chain_plan(

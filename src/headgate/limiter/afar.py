@@ -23,7 +23,7 @@ from . import keys
 from .base import BaseLimiter
 from .chain import Chain
 from .config import stored_chain_plan
-from .hold import lease_value, mark
+from .hold import lease_value, mark, taker_limits
 from .line import slots_of
 
 _LEASE_ID = re.compile("[0-9a-f]{24}")
@@ -76,7 +76,11 @@ def _adjust_plan(limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any]
             total[name] = total.get(name, 0) + more
         if (yield from _written_plan(found.changed(total))):
             break
-        found = yield from _find_plan(limiter, lease_id)
+        try:
+            found = yield from _find_plan(limiter, lease_id)
+        except LeaseExpired:
+            yield from _force_plan(limiter, found, {name: -more for name, more in milli.items() if more > 0})
+            raise
     yield from _force_plan(limiter, found, {name: less for name, less in milli.items() if less < 0})
     return _consumed(total)
 
@@ -125,7 +129,7 @@ def _find_plan(limiter: BaseLimiter, lease_id: str) -> Plan[_Found]:
     _, entity_id, resource = parse_bucket_key(value["key"])
     given = value["limits"]
     limits = None if given is None else [Limit.from_dict(limit) for limit in given]
-    chain = yield from stored_chain_plan(limiter, StoredId(entity_id), resource, limits)
+    chain = yield from stored_chain_plan(limiter, StoredId(entity_id), resource, limits, taker_limits(limiter, value))
     known = chain.limits()
     amounts = {name: milli for name, milli in value["amounts"].items() if name in known}
     return _Found(lease_id, chain, amounts, value["ttl_ms"], value["restore"], key, record.version)

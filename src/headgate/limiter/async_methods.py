@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import afar, audit, config, entities, life, namespaces, overview, reconcile, tokens, usage, vendor
+from . import afar, audit, config, entities, life, namespaces, overview, preview, reconcile, tokens, usage, vendor
 from .bind import coroutine
 
 
@@ -40,6 +40,7 @@ class CoroutineMethods:
     delete_system_defaults = coroutine(config.delete_system_defaults_plan)
     get_limits_version = coroutine(config.get_limits_version_plan)
     resolve_limits = coroutine(config.resolve_limits_plan)
+    preview_limits = coroutine(preview.preview_limits_plan)
 
     get_buckets = coroutine(overview.get_buckets_plan)
     list_buckets = coroutine(overview.list_buckets_plan)

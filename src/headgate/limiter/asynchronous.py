@@ -14,7 +14,7 @@ from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, arun, to_the_end
-from ..stores import InProcessStore, OffloadedStore, open_async_store
+from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
 from . import namespaces, vendor
 from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
 from .async_methods import CoroutineMethods
@@ -63,6 +63,7 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
         self._lines = Lines(asyncio.Event, shared=not in_process, hear=getattr(store, "hear", None))
         self._keeper: TaskKeeper = TaskKeeper(self)
         self._others: set[asyncio.Task[Any]] = set()
+        self._enter: Callable[[], object] = asyncio.get_running_loop
         self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
         self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | RateLimiterUnavailable]]]
         if isinstance(store, OffloadedStore) and store.in_process:
@@ -73,6 +74,7 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
         else:
             coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
             self._settle, self._settle_each = coalescer.settle, coalescer.settle_each
+            self._enter = coalescer.enter
 
     def _wire(self) -> None:
         store, watchers = self._store, self._watchers
@@ -125,14 +127,20 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
         if isinstance(call, Sleep):
             return await asleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
+        self._enter()
         if self._must_enter(call):
-            await self._perform(Once("enter", partial(namespaces.enter_plan, self)))
+            await self._perform(
+                Once(("enter", call.writes), partial(namespaces.enter_plan, self, register=call.writes))
+            )
         return await self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
     async def _settle_all(self, batch: Sequence[Request]) -> list[Answer]:
         answers: list[Answer] = []
-        for start in range(0, len(batch), MAX_BATCH):
-            answers += await self._settle_batch(batch[start : start + MAX_BATCH])
+        try:
+            for start in range(0, len(batch), MAX_BATCH):
+                answers += await self._settle_batch(batch[start : start + MAX_BATCH])
+        except CancelledLate as late:
+            raise late.own from None
         return answers
 
     async def _nap(self, nap: Nap) -> None:

@@ -7,20 +7,25 @@ failed, but no change without an event.
 from __future__ import annotations
 
 import getpass
+import logging
 import secrets
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..core.errors import ValidationError
+from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.names import REGISTRY
-from ..core.records import Page, Put, Record
+from ..core.records import Change, Delete, Page, Put, Record
+from ..core.text import readable
 from ..plan import ListRecords, Plan, WriteRecords
 from . import keys
 
 if TYPE_CHECKING:
     from .base import BaseLimiter
+
+log = logging.getLogger("headgate")
 
 Action: TypeAlias = Literal[
     "buckets.penalized",
@@ -68,8 +73,8 @@ class AuditEvent:
 
 def os_user() -> str:
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
+        return check_actor(getpass.getuser())
+    except (KeyError, OSError, ValidationError):  # a container may have no name for its user, or an odd one
         return "unknown"
 
 
@@ -121,6 +126,7 @@ def told(
 def tell_plan(
     limiter: BaseLimiter,
     action: Action,
+    do: Iterable[Any],
     *,
     entity_id: str,
     resource: str,
@@ -128,10 +134,29 @@ def tell_plan(
     after: dict[str, Any] | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Of what is not a change of records."""
+    """Do what is not a change of records. What cannot be told is not done, and what was not done is not told."""
     event = told(limiter, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
     if event:
         yield from WriteRecords(event)
+    try:
+        yield from do
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if event:
+            yield from _correct_plan(event, in_doubt=isinstance(error, RateLimiterUnavailable))
+        raise
+
+
+def _correct_plan(event: Sequence[Put], *, in_doubt: bool) -> Plan[None]:
+    changes: list[Change] = []
+    for put in event:
+        doubtful = put.value | {"after": {**(put.value["after"] or {}), "confirmed": False}}
+        changes.append(replace(put, value=doubtful) if in_doubt else Delete(put.key))
+    try:
+        yield from WriteRecords(changes)
+    except RateLimiterUnavailable as away:
+        log.warning("the audit trail has an event that may not have happened, and it cannot be corrected: %s", away)
 
 
 def get_audit_events_plan(
@@ -157,6 +182,6 @@ def _list_plan(prefix: str, limit: int, cursor: str | None) -> Plan[Page[AuditEv
 
 
 def _event(record: Record) -> AuditEvent:
-    value = dict(record.value)
+    value = readable(record.value)
     at = datetime.fromtimestamp(value.pop("at_ms") / 1000, timezone.utc)
     return AuditEvent(keys.last_part(record.key), at, **value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..core.decide import Answer, Parts
 from ..core.errors import LimiterClosed, ValidationError
+from ..core.limit import Limit, by_name
 from ..core.names import REGISTRY, check_namespace, shown_url
 from ..core.usage import DAY_MS
 from ..plan import StoreCall
@@ -60,6 +61,13 @@ def _check_days(value: Any, what: str) -> int:
     return value * DAY_MS
 
 
+def _check_limits(limits: Iterable[Limit] | None) -> Mapping[str, Limit]:
+    named = {} if limits is None else by_name(limits)
+    if limits is not None and not named:
+        raise ValidationError("limits must not be empty: give one like Limit.per_minute('rpm', 100), or leave them out")
+    return named
+
+
 class BaseLimiter(ABC):
     """Which call?
 
@@ -67,6 +75,8 @@ class BaseLimiter(ABC):
     fails. `acquire(max_wait=...)` waits its turn instead of raising. `try_acquire` answers with a `Decision`
     and leaves the rest to the caller: an HTTP server that sends a 429. `adjust` states what has already
     happened and never refuses. `available` and `time_until_available` only look.
+
+    `limits`: those that hold where no stored limit of that name does.
     """
 
     def __init__(
@@ -74,6 +84,7 @@ class BaseLimiter(ABC):
         url: str,
         *,
         namespace: str = "default",
+        limits: Iterable[Limit] | None = None,
         clock: Clock | None = None,
         on_unavailable: OnUnavailable = "block",
         coalesce: bool = True,
@@ -87,6 +98,7 @@ class BaseLimiter(ABC):
     ) -> None:
         self.url = url
         self.namespace = check_namespace(namespace)
+        self._limits = _check_limits(limits)
         self.on_unavailable = check_on_unavailable(on_unavailable)
         self._coalesce = bool(coalesce)
         self._store_timeout = _check_seconds(store_timeout, "store_timeout", zero=False)
@@ -105,8 +117,9 @@ class BaseLimiter(ABC):
         self._entered_until = 0.0  # the namespace was there, by time.monotonic()
         self._closed = False
         self.events = Events(on_event)
-        # Not asked at every acquire, which is the hottest path there is: again when a chain is read.
-        self._watched = self.events.watched()
+        # Not asked at every acquire, which is the hottest path there is: again when a chain is read. The first acquire
+        # takes no short cut: it registers the namespace.
+        self._watched = True
         self._breaker = Breaker(str(shown_url(url)), self.events)
         self._local = Local(self.namespace)
         self._watchers = Watchers()
@@ -138,6 +151,16 @@ class BaseLimiter(ABC):
         """What to do when the store is away: as the call says, else as is stored, else as the limiter says."""
         stored = chain.shape.on_unavailable if chain else self._cache.on_unavailable
         return on_unavailable or stored or self.on_unavailable
+
+    @property
+    def outage_policy(self) -> str:
+        """What to do when the store is away: as is stored, as far as it was read, else as the limiter says."""
+        return self._policy(None, None)
+
+    @property
+    def watchers(self) -> Watchers:
+        """Those who count what it does. An adapter tells them what it alone knows."""
+        return self._watchers
 
     @property
     def clock(self) -> Clock:
@@ -190,6 +213,7 @@ class BaseLimiter(ABC):
         """A namespace has changed."""
         if namespace == self.namespace:
             self._entered_until = 0.0
+            self._watched = True
             self._cache.clear()
 
     def _check_open(self) -> None:

@@ -26,7 +26,7 @@ class Breaker:
         self._where = where
         self.events = events
         self._now = now
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._failures = 0
         self._why = ""
         self._since = self._again_at = 0.0
@@ -35,7 +35,7 @@ class Breaker:
         anew_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if self.state == "half-open":
             self.state = "open"  # who tries it is in the parent
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.decide import TAKE, Part, Parts, Request
-from ..core.errors import ValidationError
+from ..core.errors import LimitNotFound, SlotsNotWhole, ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import parse_bucket_key
-from ..core.units import MAX_AMOUNT, MILLI, tokens_to_milli
+from ..core.units import MILLI, amount_to_milli
 from .hold import RECORDED
+
+if TYPE_CHECKING:
+    from .base import OnUnavailable
+    from .levels import Source
 
 _KEPT = 64
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
@@ -19,24 +23,28 @@ ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit th
 class Shape:
     """The limits along a chain, the entity's first, whoever they belong to. A million entities may share one.
 
+    `sources`: the levels that the entity's limits are from, in their order; none if they came with the call.
+    `own`: the limits that the limiter was made with.
     What callers ask of a shape again and again is worked out once and kept.
     """
 
-    __slots__ = ("_parts", "_variants", "has_slots", "levels", "on_unavailable", "revisions", "source")
+    __slots__ = ("_parts", "_variants", "has_slots", "levels", "on_unavailable", "own", "revisions", "sources")
 
     def __init__(
         self,
         levels: Sequence[Mapping[str, Limit]],
         revisions: Sequence[int],
-        source: str | None = None,
-        on_unavailable: str | None = None,
+        sources: tuple[Source, ...] = (),
+        on_unavailable: OnUnavailable | None = None,
+        own: Mapping[str, Limit] | None = None,
     ) -> None:
         self.levels = tuple(levels)
         self.revisions = tuple(revisions)
-        self.source = source
+        self.sources = sources
         self.on_unavailable = on_unavailable
+        self.own = own
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
-        self._parts: dict[tuple[tuple[str, Any], ...], Parts] = {}
+        self._parts: dict[tuple[Any, ...], Parts] = {}
         self._variants: dict[tuple[Limit, ...], Shape] = {}
 
     def spread(self, amounts: Mapping[str, int]) -> Parts:
@@ -59,7 +67,8 @@ class Shape:
             named = by_name(limits if isinstance(limits, str) else place or limits)
             ancestors = self.levels[1:]
             revisions = [0, *(revision if level else 0 for level, revision in zip(ancestors, self.revisions[1:]))]
-            known = Shape([named, *(level or named for level in ancestors)], revisions, None, self.on_unavailable)
+            levels = [named, *(level or named for level in ancestors)]
+            known = Shape(levels, revisions, (), self.on_unavailable, self.own)
             if len(self._variants) < _KEPT:
                 self._variants[place] = known
         return known
@@ -82,9 +91,9 @@ class Chain:
         for key, limits in zip(self.keys, self.shape.levels):
             if not limits:
                 _, entity_id, resource = parse_bucket_key(key)
-                raise ValidationError(
+                raise LimitNotFound(
                     f"no limits are configured for {entity_id!r} on {resource!r}: pass limits=, or store some "
-                    "with set_limits(), set_resource_defaults() or set_system_defaults()"
+                    "with set_limits(), set_resource_defaults() or set_system_defaults(), or give the limiter its own"
                 )
         return self.shape.levels[0]
 
@@ -94,7 +103,11 @@ class Chain:
         if consume is ONE_OF_EACH:
             consume = dict.fromkeys(self.limits(), 1)
         try:
-            place = tuple(consume.items())
+            place: tuple[Any, ...] = tuple(consume.items())
+            for amount in consume.values():
+                if amount.__class__ is not int:  # True equals 1, and is no amount
+                    place = (*place, *map(type, consume.values()))
+                    break
             parts = kept.get(place)
         except (AttributeError, TypeError):
             place, parts = (), None  # not a mapping, or not of numbers: amounts() says so
@@ -118,12 +131,12 @@ class Chain:
         return {name: self._amount(name, amount) for name, amount in consume.items()}
 
     def _amount(self, name: str, amount: Any) -> int:
-        return self.check_whole(name, tokens_to_milli(amount, f"amount of {name!r}", most=MAX_AMOUNT), amount)
+        return self.check_whole(name, amount_to_milli(amount, f"amount of {name!r}"), amount)
 
     def check_whole(self, name: str, milli: int, amount: Any) -> int:
         """Slots are not divided."""
         if milli % MILLI and self.shape.levels[0][name].is_concurrent:
-            raise ValidationError(f"amount of {name!r} must be a whole number of slots, not {amount!r}")
+            raise SlotsNotWhole(f"amount of {name!r} must be a whole number of slots, not {amount!r}")
         return milli
 
     def check_tokens(self, names: Mapping[str, Any]) -> None:
@@ -142,7 +155,9 @@ class Chain:
             if name not in limits:
                 _, entity_id, resource = parse_bucket_key(self.keys[0])
                 known = ", ".join(sorted(limits))
-                raise ValidationError(f"there is no limit {name!r} for {entity_id!r} on {resource!r}; it has: {known}")
+                raise LimitNotFound(
+                    f"there is no limit {name!r} for {entity_id!r} on {resource!r}; it has: {known}", name
+                )
 
 
 def own_amounts(parts: Parts) -> dict[str, int]:

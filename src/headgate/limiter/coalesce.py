@@ -11,18 +11,24 @@ hears of it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from ..core.decide import Answer, Mode, Request, refund
-from ..core.errors import PartlyUnavailable, RateLimiterUnavailable
-from ..plan import to_the_end
-from ..stores import LostThenCancelled, SettledThenCancelled
+from ..core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
+from ..stores import CancelledLate, LostThenCancelled, SettledThenCancelled
+from ..stores.locks import reentered
 from .fork import anew_after_fork
 
+log = logging.getLogger("headgate")
+
 MAX_BATCH = 512
+LOOK_AGAIN_SECONDS = 0.1  # a thread that waits, in case the one that should wake it was interrupted
+_NOT_SENT = -1
+_INTERRUPTED = "the call was interrupted in the thread that made it"
 
 
 def settle_each(
@@ -41,27 +47,66 @@ def settle_each(
     return results
 
 
+class _Flight:
+    """One call to the store. Its result is one assignment, so that an interrupt finds it made or not made."""
+
+    __slots__ = ("answers", "error")
+
+    def __init__(self) -> None:
+        self.answers: Sequence[Answer | None] | None = None
+        self.error: Exception | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.answers is not None or self.error is not None
+
+
 class _ThreadEntry:
-    __slots__ = ("answer", "error", "gate", "leads", "request", "sent")
+    """`flight` is the call that carries the request, `place` where in it; before that it waits in the queue."""
+
+    __slots__ = ("_gate", "flight", "place", "request", "withdrawn")
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.answer: Answer | None = None
-        self.error: BaseException | None = None
-        self.leads = self.sent = False
-        self.gate = threading.Lock()  # released by whoever has news for this thread
-        self.gate.acquire()
+        self.flight: _Flight | None = None
+        self.place = 0
+        self.withdrawn = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self) -> None:
+        self._gate.acquire(timeout=LOOK_AGAIN_SECONDS)
+
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # it was woken already
+            self._gate.release()
 
     def result(self) -> Answer:
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None
-        return self.answer
+        assert self.flight is not None
+        answers, error = self.flight.answers, self.flight.error
+        answer = answers[self.place] if answers is not None else None
+        if answer is None:
+            raise error or RateLimiterUnavailable(_INTERRUPTED)
+        return answer
+
+    @property
+    def taken(self) -> bool:
+        """It was granted, and somebody has to give it back if its caller is gone."""
+        flight = self.flight
+        if self.request.mode is not Mode.TAKE or flight is None or flight.answers is None or self.place < 0:
+            return False
+        answer = flight.answers[self.place]
+        return answer is not None and answer.allowed
 
 
 class ThreadCoalescer:
-    """Group commit. A thread that finds nobody under way sends its own request, and then appoints the first of those
-    who have come in the meantime: it leads, sends everything that waits, answers the others, and so on."""
+    """Group commit. A thread that finds no call under way leads: it sends all requests that wait, answers their
+    threads, and wakes the first of those that have come in the meantime, which leads next.
+
+    A signal handler may raise in the main thread after any call. So it is the lock alone that says that a thread leads,
+    and a `with` statement gives it up on every way out. A thread that waits looks again now and then, so that an
+    interrupt amid the waking of others costs them a moment and no more.
+    """
 
     def __init__(self, settle: Callable[[Sequence[Request]], list[Answer]]) -> None:
         self._settle = settle
@@ -69,108 +114,123 @@ class ThreadCoalescer:
         anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Nobody leads, nobody waits."""
-        self._mutex = threading.Lock()
-        self._queue: list[_ThreadEntry] = []
-        self._led = False
+        """No thread leads, none waits."""
+        self._turn = threading.Lock()
+        self._leader = 0  # its thread, as long as it leads
+        self._queue: deque[_ThreadEntry] = deque()
+        self._flight: _Flight | None = None
 
     def settle(self, request: Request) -> Answer:
-        alone, entry = False, None
-        try:  # an interrupt may come at any moment, and somebody has to lead
-            with self._mutex:
-                alone = not self._led
-                if alone:
-                    self._led = True
-                else:
-                    entry = _ThreadEntry(request)
-                    self._queue.append(entry)
-            if entry is None:
-                return self._settle((request,))[0]
-            entry.gate.acquire()
-            if entry.leads:
-                self._lead(entry)
+        me = threading.get_ident()
+        if self._leader == me:
+            raise reentered()
+        if not self._queue and not self._turn.locked():
+            try:
+                with self._turn:
+                    try:
+                        self._leader = me
+                        return self._settle((request,))[0]
+                    finally:
+                        self._leader = 0
+            finally:
+                self._wake_next()
+        entry = _ThreadEntry(request)
+        try:
+            self._queue.append(entry)
+            self._wait(entry, me)
         except BaseException:
-            if entry is not None:
-                self._abandon(entry)
+            self._abandon(entry)
             raise
-        finally:
-            if alone:
-                self._appoint()
         return entry.result()
 
-    def _lead(self, leader: _ThreadEntry) -> None:
-        batch: list[_ThreadEntry] = []
+    def _wait(self, entry: _ThreadEntry, me: int) -> None:
+        while entry.flight is None or not entry.flight.over:
+            if self._turn.locked():
+                entry.wait()
+                continue
+            try:
+                with self._turn:
+                    if entry.flight is not None:
+                        return  # its flight is over, or was interrupted before it had a result
+                    try:
+                        self._leader = me
+                        self._fly(entry)
+                    finally:
+                        self._leader = 0
+            finally:
+                self._wake_next()
+
+    def _fly(self, leader: _ThreadEntry) -> None:
+        flight = self._flight = _Flight()
+        batch = self._board(flight)
         try:
-            with self._mutex:
-                batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
-                for entry in batch:
-                    entry.sent = True
-            for entry, answer in zip(batch, self._settle([entry.request for entry in batch])):
-                entry.answer = answer
-        except PartlyUnavailable as partial:
-            for entry, part in zip(batch, partial.answers):
-                entry.answer, entry.error = part, partial if part is None else None
+            flight.answers = self._settle([entry.request for entry in batch]) if batch else ()
+        except PartlyUnavailable as partly:
+            flight.error, flight.answers = partly, partly.answers
         except Exception as error:
-            _fail(batch, error)
+            flight.error = error
         except BaseException:
-            _fail(batch, RateLimiterUnavailable("the call was interrupted in the thread that made it"))
+            flight.error = RateLimiterUnavailable(_INTERRUPTED)
             raise
         finally:
-            self._hand_over(leader, batch)
+            for entry in batch:
+                if entry is not leader:
+                    entry.wake()
 
-    def _hand_over(self, leader: _ThreadEntry, batch: list[_ThreadEntry]) -> None:
-        leader.leads = False
-        for entry in batch:
-            if entry is not leader:
-                entry.gate.release()
-        self._appoint()
+    def _board(self, flight: _Flight) -> list[_ThreadEntry]:
+        """An entry that is on a flight already was left in the queue by a leader that was interrupted."""
+        queue, batch = self._queue, list[_ThreadEntry]()
+        while queue and len(batch) < MAX_BATCH:
+            entry = queue[0]
+            if entry.flight is None:
+                entry.place, entry.flight = len(batch), flight
+                if entry.withdrawn:  # said before it boarded, or its thread waits for the end of the flight
+                    entry.place = _NOT_SENT
+                else:
+                    batch.append(entry)
+            queue.popleft()
+        return batch
 
-    def _appoint(self) -> None:
-        """The next leader, if anybody waits."""
-        with self._mutex:
-            successor = self._queue[0] if self._queue else None
-            self._led = successor is not None
-            if successor is not None:
-                successor.leads = True
-        if successor is not None:
-            successor.gate.release()
+    def _wake_next(self) -> None:
+        queue = self._queue
+        try:
+            first = queue[0]
+        except IndexError:
+            return
+        for entry in (first,) if not first.withdrawn else tuple(queue):
+            if not entry.withdrawn:
+                entry.wake()
+                return
 
     def _abandon(self, entry: _ThreadEntry) -> None:
-        """This thread was interrupted (KeyboardInterrupt): leave nothing taken, and nobody waiting for it."""
-        with self._mutex:
-            if not entry.leads and not entry.sent:
-                if entry in self._queue:
-                    self._queue.remove(entry)
-                return
-        if entry.leads:
-            self._lead(entry)
-        elif entry.answer is None and entry.error is None:
-            entry.gate.acquire()
-        if entry.request.mode is Mode.TAKE and entry.answer is not None and entry.answer.allowed:
-            self.settle(refund(entry.request))
-
-
-def _fail(batch: list[_ThreadEntry], error: BaseException) -> None:
-    for entry in batch:
-        entry.error = error
+        """Its thread was interrupted (KeyboardInterrupt): leave nothing taken."""
+        entry.withdrawn = True
+        flight = entry.flight
+        while flight is not None and not flight.over and flight is self._flight and self._turn.locked():
+            entry.wait()
+        if entry.taken:
+            try:
+                self.settle(refund(entry.request))
+            except RateLimiterUnavailable as away:  # the interrupt matters more to the caller
+                log.warning("what an interrupted call took could not be given back: %s", away)
 
 
 class _TaskEntry:
-    __slots__ = ("answer", "future", "landed", "over", "request", "sent")
+    __slots__ = ("_landed", "answer", "future", "over", "request", "sent")
 
     def __init__(self, request: Request, future: asyncio.Future[Answer]) -> None:
         self.request = request
-        self.future = future
+        self.future = future  # cancelled if the caller is gone
         self.answer: Answer | None = None
         self.sent = False
         self.over = False  # it has landed, with an answer or an error
-        self.landed: asyncio.Future[None] | None = None  # for a caller that was cancelled, whose future is gone
+        self._landed: asyncio.Future[None] | None = None  # for a caller that was cancelled, whose future is gone
 
     def land(self, answer: Answer | None, error: Exception | None) -> None:
         self.answer = answer
         self.over = True
-        if self.landed is not None:
-            self.landed.set_result(None)
+        if self._landed is not None and not self._landed.done():
+            self._landed.set_result(None)
         if self.future.done():
             return
         if error is not None:
@@ -178,6 +238,21 @@ class _TaskEntry:
         else:
             assert answer is not None
             self.future.set_result(answer)
+
+    def gives_back(self, answer: Answer | None) -> bool:
+        """Its caller is gone, and what it took has to fly back."""
+        if not self.future.cancelled() or self.request.mode is not Mode.TAKE or answer is None or not answer.allowed:
+            return False
+        self.request = refund(self.request)
+        return True
+
+    async def landing(self) -> None:
+        """Wait for it, however often the caller is cancelled; it takes no longer than the store's deadline."""
+        while not self.over:
+            if self._landed is None:
+                self._landed = asyncio.get_running_loop().create_future()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._landed])
 
 
 class TaskCoalescer:
@@ -207,7 +282,7 @@ class TaskCoalescer:
         try:
             return await entry.future
         except asyncio.CancelledError:
-            await _surely(self._let_go(entry))
+            await self._let_go([entry])
             raise
 
     async def settle_each(self, batch: Sequence[Request]) -> list[Answer | RateLimiterUnavailable]:
@@ -220,11 +295,7 @@ class TaskCoalescer:
                 except RateLimiterUnavailable as away:
                     results.append(away)
         except BaseException:
-            for entry in entries:
-                if not entry.future.cancel() and not entry.future.cancelled():
-                    entry.future.exception()  # it was seen, though nobody waits for it any more
-            for entry in entries:
-                await _surely(self._let_go(entry))
+            await self._let_go(entries)
             raise
         return results
 
@@ -239,16 +310,25 @@ class TaskCoalescer:
                 self._flying = False
                 if self._queue:
                     self._launch(asyncio.get_running_loop())
-        except SettledThenCancelled as settled:
-            if request.mode is Mode.TAKE and settled.answers[0].allowed:
-                await _surely(self._give_back(request))
-            raise
+        except CancelledLate as late:
+            if isinstance(late, SettledThenCancelled) and request.mode is Mode.TAKE and late.answers[0].allowed:
+                await self._submit(refund(request)).landing()
+            raise late.own from None
 
-    def _submit(self, request: Request) -> _TaskEntry:
+    def enter(self) -> asyncio.AbstractEventLoop:
+        """The running event loop. One that has ended may be followed by another: nothing of it can still arrive."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            # Nothing of an earlier event loop can still arrive.
+            if self._loop is not None and self._loop.is_running():
+                raise ValidationError(
+                    "this RateLimiter is in use in another event loop, and its connections belong to it: make a "
+                    "RateLimiter for each event loop (they share the limits), or use SyncRateLimiter in threads"
+                )
             self._loop, self._queue, self._flying = loop, [], False
+        return loop
+
+    def _submit(self, request: Request) -> _TaskEntry:
+        loop = self.enter()
         entry = _TaskEntry(request, loop.create_future())
         self._queue.append(entry)
         if not self._flying or not self._together:
@@ -279,14 +359,11 @@ class TaskCoalescer:
             try:
                 answers = await self._settle([entry.request for entry in batch])
             except PartlyUnavailable as partial:
-                for entry, part in zip(batch, partial.answers):
-                    entry.land(part, partial if part is None else None)
+                self._land(batch, partial.answers, partial)
             except Exception as error:
-                for entry in batch:
-                    entry.land(None, error)
+                self._land(batch, (), error)
             except SettledThenCancelled as settled:
-                for entry, answer in zip(batch, settled.answers):
-                    entry.land(answer, None)
+                self._land(batch, settled.answers)
             except BaseException as error:
                 if type(error) is asyncio.CancelledError and not closing:
                     # By an event loop that is closing, before anything was sent. Its tasks still wait for their
@@ -294,36 +371,39 @@ class TaskCoalescer:
                     closing = True
                     self._put_back(batch)
                     continue
-                for entry in batch:
-                    entry.land(None, RateLimiterUnavailable("the call was interrupted"))
+                self._land(batch, (), RateLimiterUnavailable("the call was interrupted"))
                 if not isinstance(error, LostThenCancelled):
                     raise
             else:
-                for entry, answer in zip(batch, answers):
-                    entry.land(answer, None)
+                self._land(batch, answers)
         self._flying = False
+
+    def _land(
+        self, batch: Sequence[_TaskEntry], answers: Sequence[Answer | None], error: Exception | None = None
+    ) -> None:
+        """What a caller took that is gone by now is given back by this flight, not by a task of the caller's: an event
+        loop that closes cancels those."""
+        for index, entry in enumerate(batch):
+            answer = answers[index] if answers else None
+            if entry.gives_back(answer):
+                self._queue.append(entry)
+            else:
+                entry.land(answer, error if answer is None else None)
 
     def _put_back(self, batch: list[_TaskEntry]) -> None:
         for entry in batch:
             entry.sent = False
         self._queue[:0] = batch
 
-    async def _let_go(self, entry: _TaskEntry) -> None:
-        takes = entry.request.mode is Mode.TAKE
-        if not entry.sent and (takes or entry.request.mode is Mode.PEEK):
-            self._queue.remove(entry)
-            return
-        if not entry.over:
-            entry.landed = asyncio.get_running_loop().create_future()
-            await entry.landed
-        if takes and entry.answer is not None and entry.answer.allowed:
-            await self._give_back(entry.request)
-
-    async def _give_back(self, request: Request) -> None:
-        await self._submit(refund(request)).future
-
-
-async def _surely(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for it, whoever else may cancel us meanwhile; it takes no longer than the store's deadline."""
-    with suppress(Exception, asyncio.CancelledError):
-        await to_the_end(work)
+    async def _let_go(self, entries: Sequence[_TaskEntry]) -> None:
+        """Their caller was cancelled: withdraw what was not sent, wait for the rest, leave nothing taken."""
+        for entry in entries:
+            if not entry.future.cancel() and not entry.future.cancelled():
+                entry.future.exception()  # it was seen, though its caller no longer waits for it
+                if entry.request.mode is Mode.TAKE and entry.answer is not None and entry.answer.allowed:
+                    await self._submit(refund(entry.request)).landing()
+            elif not entry.sent and entry.request.mode in (Mode.TAKE, Mode.PEEK):
+                self._queue.remove(entry)
+                entry.over = True
+        for entry in entries:
+            await entry.landing()

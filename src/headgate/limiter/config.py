@@ -1,23 +1,23 @@
-"""Stored limits: four levels, the most specific wins. And how an acquire finds its chain."""
+"""Stored limits, level by level, and how an acquire finds its chain: see `levels` for what they come to together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.errors import EntityNotFound, ValidationError
-from ..core.limit import Limit, by_name
+from ..core.limit import Limit
 from ..core.names import StoredId, bucket_key, check_resource
-from ..core.records import ABSENT, Page, Record
+from ..core.records import Page, Record
 from ..plan import GetRecords, ListRecords, Once, Plan
 from . import keys
 from .base import BaseLimiter, OnUnavailable, check_on_unavailable
 from .chain import Chain, Shape
-from .edits import Edit, Level, entity_level, resource_level, revision_of, system_level, write_limits_plan
+from .edits import Edit, Level, entity_level, level_at, resource_level, revision_of, system_level, write_limits_plan
+from .levels import EVERYONES, Merged, ResolvedLimits, StoredLimits, level_value, merge, stored_limits
 
 MAX_ANCESTORS = 8
-SOURCES = ("entity", "entity_default", "resource", "system")
 
 
 # Finding the chain
@@ -36,20 +36,24 @@ def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iter
             limiter._cache.put_shape(resource, shape, generation)
             chain = Chain((bucket_key(limiter.namespace, stored_id, resource),), shape)
         else:
-            read = partial(_read_chain_plan, limiter, stored_id, resource)
+            read = partial(_read_chain_plan, limiter, stored_id, resource, limiter._limits)
             chain = yield from Once((generation, resource, stored_id), read)
             limiter._cache.put(entity_id, resource, chain, generation)
     return chain if limits is None else chain.under(limits)
 
 
 def stored_chain_plan(
-    limiter: BaseLimiter, stored_id: StoredId, resource: str, limits: Iterable[Limit] | None
+    limiter: BaseLimiter,
+    stored_id: StoredId,
+    resource: str,
+    limits: Iterable[Limit] | None,
+    own: Mapping[str, Limit],
 ) -> Plan[Chain]:
-    """The chain of an entity of which only its stored id is known."""
-    if not limiter._hashes_ids:
+    """The chain of an entity of which only its stored id is known, above a limiter's `own` limits."""
+    if not limiter._hashes_ids and own == limiter._limits:
         return (yield from chain_plan(limiter, stored_id, resource, limits))
-    read = partial(_read_chain_plan, limiter, stored_id, resource)
-    chain = yield from Once((limiter._cache.generation, resource, stored_id), read)
+    read = partial(_read_chain_plan, limiter, stored_id, resource, own)
+    chain = yield from Once((limiter._cache.generation, resource, stored_id, *own.values()), read)
     return chain if limits is None else chain.under(limits)
 
 
@@ -66,25 +70,25 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
             keys.system_limits_key(limiter.namespace),
         ]
     )
-    limits, source = _most_specific(records, SOURCES[2:])
-    return Shape([limits], [revision_of(revision)], source, _policy(records[-1]))
+    limits, sources = merge(_values(records), limiter._limits, EVERYONES)
+    return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), limiter._limits)
 
 
-def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[Chain]:
-    first = yield from read_link_plan(limiter, entity_id, resource)
+def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Chain]:
+    first = yield from read_link_plan(limiter, entity_id, resource, own)
     links = [first]
     above = first.parent_id if first.cascade else None
     while above is not None:
         if len(links) > MAX_ANCESTORS:
             raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
-        link = yield from read_link_plan(limiter, above, resource)
+        link = yield from read_link_plan(limiter, above, resource, own)
         if not link.exists:
             raise EntityNotFound(above, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
         links.append(link)
         above = link.parent_id
-    levels, revisions = [link.limits for link in links], [link.revision for link in links]
+    levels, revisions = [link.merged.limits for link in links], [link.revision for link in links]
     chain_keys = tuple(bucket_key(limiter.namespace, link.entity_id, resource) for link in links)
-    return Chain(chain_keys, Shape(levels, revisions, first.source, first.policy))
+    return Chain(chain_keys, Shape(levels, revisions, first.merged.sources, first.policy, own))
 
 
 class Link(NamedTuple):
@@ -92,14 +96,13 @@ class Link(NamedTuple):
     exists: bool
     parent_id: StoredId | None
     cascade: bool
-    limits: Mapping[str, Limit]
-    source: str | None
+    merged: Merged
     revision: int
-    policy: str | None
+    policy: OnUnavailable | None
 
 
-def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> Plan[Link]:
-    """What is stored of one entity of a chain."""
+def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Link]:
+    """What is stored of one entity of a chain, above a limiter's `own` limits."""
     revision, entity, *records = yield from GetRecords(
         [
             keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
@@ -110,46 +113,39 @@ def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str) -> 
             keys.system_limits_key(limiter.namespace),
         ]
     )
-    limits, source = _most_specific(records, SOURCES)
     value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
     return Link(
         entity_id=entity_id,
         exists=entity is not None,
         parent_id=value["parent_id"],
         cascade=value["cascade"],
-        limits=limits,
-        source=source,
-        revision=revision_of(revision),
+        merged=merge(_values(records), own),
+        revision=_as_of(revision),
         policy=_policy(records[-1]),
     )
 
 
-def _most_specific(records: Sequence[Record | None], sources: Sequence[str]) -> tuple[Mapping[str, Limit], str | None]:
-    for record, source in zip(records, sources):
-        if record is not None:
-            return by_name(_limits(record)), source
-    return {}, None
+def _values(records: Iterable[Record | None]) -> Iterator[dict[str, Any] | None]:
+    return (record.value if record else None for record in records)
 
 
-def _policy(system: Record | None) -> str | None:
+def _as_of(revision: Record | None) -> int:
+    """The revision as of which limits hold, those of the limiter included: that nothing stored is above them was read
+    then, and a bucket that has seen a later one does not go back to them. Never 0, which is for limits of a call."""
+    return revision_of(revision) or 1
+
+
+def _policy(system: Record | None) -> OnUnavailable | None:
     return system.value.get("on_unavailable") if system else None
 
 
-def _limits(record: Record | None) -> list[Limit]:
-    return [Limit.from_dict(limit) for limit in record.value["limits"]] if record else []
+def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[ResolvedLimits]:
+    """The limits an acquire would obey, as `(limits, source)`, with the level of each in `sources`.
 
-
-def _value(limits: Iterable[Limit]) -> dict[str, Any]:
-    named = by_name(limits)
-    if not named:
-        raise ValidationError("limits must not be empty; to remove stored limits, delete them")
-    return {"limits": [limit.as_dict() for limit in named.values()]}
-
-
-def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[tuple[list[Limit], str | None]]:
-    """The limits an acquire would obey, and their source: entity, entity_default, resource, system or None."""
-    chain = yield from chain_plan(limiter, entity_id, resource, None)
-    return list(chain.shape.levels[0].values()), chain.shape.source
+    A level is entity, entity_default, resource, system or limiter. `source` is the most specific of them, or None.
+    """
+    shape = (yield from chain_plan(limiter, entity_id, resource, None)).shape
+    return ResolvedLimits(shape.levels[0].values(), shape.sources, shape.on_unavailable)
 
 
 # An entity's own
@@ -161,21 +157,23 @@ def set_limits_plan(
     limits: Sequence[Limit],
     resource: str | None = None,
     *,
+    inherit: bool = True,
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
     """Store an entity's limits on a resource, or (resource None) its default for all of them.
 
-    `expected_version`: fail with VersionConflict if they are not those that `get_limits_version` has told of.
+    `inherit`: limits of other names come from the next level that has them; False: there are no others.
+    `expected_version`: fail with VersionConflict if the level does not have that version (any more).
     """
-    edit = Edit(entity_level(limiter, entity_id, resource), _value(limits), expected_version)
+    edit = Edit(entity_level(limiter, entity_id, resource), level_value(limits, inherit), expected_version)
     yield from write_limits_plan(limiter, [edit], actor=actor)
 
 
-def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[Limit]]:
+def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
     (record,) = yield from GetRecords([entity_level(limiter, entity_id, resource).key])
-    return _limits(record)
+    return stored_limits(record)
 
 
 def delete_limits_plan(
@@ -206,18 +204,19 @@ def set_resource_defaults_plan(
     resource: str,
     limits: Sequence[Limit],
     *,
+    inherit: bool = True,
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Store the limits of everyone on a resource who has none of their own."""
-    edit = Edit(resource_level(limiter, resource), _value(limits), expected_version)
+    """Store the limits on a resource of each entity that has none of these names itself."""
+    edit = Edit(resource_level(limiter, resource), level_value(limits, inherit), expected_version)
     yield from write_limits_plan(limiter, [edit], actor=actor)
 
 
-def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[list[Limit]]:
+def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[StoredLimits]:
     """The limits stored for everyone on a resource; [] if there are none."""
     (record,) = yield from GetRecords([resource_level(limiter, resource).key])
-    return _limits(record)
+    return stored_limits(record)
 
 
 def delete_resource_defaults_plan(
@@ -242,23 +241,25 @@ def set_system_defaults_plan(
     limits: Sequence[Limit],
     on_unavailable: OnUnavailable | None = None,
     *,
+    inherit: bool = True,
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Store the limits of everyone everywhere who has no others, and what happens when the store is away.
+    """Store the limits that hold wherever no other level has their names, and what happens when the store is away.
 
-    It replaces both: without `on_unavailable` the limiters' own policy holds again.
+    It replaces both: without `on_unavailable` the limiters' own policy holds again. `inherit=False`: the limits that
+    limiters were made with do not hold.
     """
-    value = _value(limits)
+    value = level_value(limits, inherit)
     if on_unavailable is not None:
         value["on_unavailable"] = check_on_unavailable(on_unavailable)
     yield from write_limits_plan(limiter, [Edit(system_level(limiter), value, expected_version)], actor=actor)
 
 
-def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[list[Limit]]:
+def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[StoredLimits]:
     """The limits stored for everyone everywhere; [] if there are none."""
     (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
-    return _limits(record)
+    return stored_limits(record)
 
 
 def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable | None]:
@@ -284,12 +285,8 @@ def get_limits_version_plan(
 
     0 if there are none.
     """
-    if entity_id is not None:
-        level = entity_level(limiter, entity_id, resource)
-    else:
-        level = system_level(limiter) if resource is None else resource_level(limiter, resource)
-    (record,) = yield from GetRecords([level.key])
-    return record.version if record else ABSENT
+    (record,) = yield from GetRecords([level_at(limiter, entity_id, resource).key])
+    return stored_limits(record).version
 
 
 def _delete_plan(limiter: BaseLimiter, level: Level, expected_version: int | None, actor: str | None) -> Plan[bool]:

@@ -21,6 +21,7 @@ from .config import chain_plan
 from .decision import Decision
 from .hold import Hold, new_lease_id
 from .joint import Member, joint, own_outcome
+from .namespaces import register_plan
 from .watch import Outcome as WatchedOutcome
 from .watch import outcome_of
 
@@ -157,13 +158,13 @@ def settled_each_plan(
 def take_each_plan(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]], options: Options) -> Plan[list[Taken]]:
     """Either every element is answered, or an error is raised and nothing stays taken."""
     began = time.monotonic()
-    limiter._watched = limiter.events.watched()
+    limiter._watched = limiter.events.watched() or not limiter._entered_until
     elements = [_Element(_checked(element)) for element in asks]
     for element in elements:
         yield from _find_plan(limiter, element, options)
     yield from _settle_plan([element for element in elements if element.request is not None])
     taken = yield from _taken_plan(limiter, elements, options)
-    if limiter._watched:
+    if limiter.events.watched():
         _tell_all(limiter, elements, taken, time.monotonic() - began)
     return taken
 
@@ -199,6 +200,7 @@ def _find_plan(limiter: BaseLimiter, element: _Element, options: Options) -> Pla
     try:
         for ask in element.asks:
             element.add((yield from chain_plan(limiter, ask.entity_id, ask.resource, ask.limits)), ask)
+        yield from register_plan(limiter)
     except RateLimiterUnavailable as away:
         element.result = away
     else:
@@ -245,7 +247,8 @@ def _outcome_plan(limiter: BaseLimiter, element: _Element, options: Options) -> 
 
 def _known_before(limiter: BaseLimiter, element: _Element) -> bool:
     for ask in element.asks[len(element.members) :]:
-        known = last_known(limiter, ask.entity_id, ask.resource, ask.limits)
+        consume = ONE_OF_EACH if ask.consume is None else ask.consume
+        known = last_known(limiter, ask.entity_id, ask.resource, consume, ask.limits)
         if known is None:
             return False
         element.add(known, ask)

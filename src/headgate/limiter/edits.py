@@ -46,6 +46,13 @@ def system_level(limiter: BaseLimiter) -> Level:
     return Level(keys.system_limits_key(limiter.namespace), "system_defaults.set", "system_defaults.deleted")
 
 
+def level_at(limiter: BaseLimiter, entity_id: str | None, resource: str | None) -> Level:
+    """Of an entity, a resource or (neither) the system."""
+    if entity_id is not None:
+        return entity_level(limiter, entity_id, resource)
+    return system_level(limiter) if resource is None else resource_level(limiter, resource)
+
+
 class Edit(NamedTuple):
     """What is stored at a level becomes `value`, or goes (None)."""
 

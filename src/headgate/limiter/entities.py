@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import EntityExists, EntityNotFound, ValidationError, VersionConflict
-from ..core.limit import Limit
 from ..core.names import StoredId, bucket_key, check_entity_id
 from ..core.records import ABSENT, Change, Check, Delete, Entity, Page, Put, Record
+from ..core.text import check_document, check_text, readable
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from ..stores.contract import MAX_CHANGES
 from . import keys
@@ -16,6 +16,10 @@ from .audit import told
 from .base import BaseLimiter
 from .config import MAX_ANCESTORS
 from .edits import described, write_limits_plan
+from .levels import StoredLimits, inherits, stored_limits
+
+MAX_NAME_CHARACTERS = 256
+MAX_METADATA_BYTES = 64 * 1024
 
 
 class Unchanged:
@@ -85,8 +89,9 @@ def update_entity_plan(
     if expected_version not in (None, record.version):
         raise VersionConflict(record.key)
     given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
-    value = record.value | {field: new for field, new in given.items() if not isinstance(new, Unchanged)}
-    value = entity_value(**value)
+    # What stays is not checked again: it may be of a time when less was refused, and would be in the way of others.
+    changed = {field: _CHECKS[field](new) for field, new in given.items() if not isinstance(new, Unchanged)}
+    value = record.value | changed
     if value == record.value:
         return _entity(record)
     changes: list[Change] = [Put(record.key, value, record.version)]
@@ -121,7 +126,7 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | Non
     if record.value["parent_id"] is not None:
         changes.append(Delete(keys.child_key(namespace, record.value["parent_id"], entity_id)))
     stored = yield from _stored_limits_plan(limiter, entity_id)
-    before = {**record.value, "limits": {keys.last_part(one.key): described(one.value)["limits"] for one in stored}}
+    before = {**record.value, **_described(stored)}
     changes += told(limiter, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
     room = MAX_CHANGES - 1 - len(changes)  # one is the revision
     limits = yield from _delete_limits_plan(limiter, record, stored, room)
@@ -146,6 +151,13 @@ def _stored_limits_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[list[
             return found
 
 
+def _described(stored: list[Record]) -> dict[str, Any]:
+    """All limits of an entity, by resource."""
+    limits = {keys.last_part(one.key): described(one.value)["limits"] for one in stored}
+    alone = {keys.last_part(one.key): False for one in stored if not inherits(one.value)}
+    return {"limits": limits, **({"inherit": alone} if alone else {})}
+
+
 def _delete_limits_plan(limiter: BaseLimiter, entity: Record, stored: list[Record], room: int) -> Plan[list[Change]]:
     """Delete an entity's limits, as long as it is the one that was read, but for the last ones, which are `room`."""
     entity_id = keys.last_id(entity.key)
@@ -160,13 +172,10 @@ def _delete_limits_plan(limiter: BaseLimiter, entity: Record, stored: list[Recor
     return doomed
 
 
-def get_own_limits_plan(limiter: BaseLimiter, entity_id: str) -> Plan[dict[str | None, list[Limit]]]:
-    """All limits that an entity has of its own, by resource; those under None are its default for the others."""
+def get_own_limits_plan(limiter: BaseLimiter, entity_id: str) -> Plan[dict[str | None, StoredLimits]]:
+    """All limits that an entity has of its own, by resource; those under None are its default for all of them."""
     stored = yield from _stored_limits_plan(limiter, limiter._stored_id(entity_id))
-    return {
-        keys.last_part(record.key) or None: [Limit.from_dict(limit) for limit in record.value["limits"]]
-        for record in stored
-    }
+    return {keys.last_part(record.key) or None: stored_limits(record) for record in stored}
 
 
 def list_entities_plan(
@@ -226,19 +235,35 @@ def _check_parent_plan(limiter: BaseLimiter, entity_id: StoredId, parent_id: Sto
 
 def entity_value(name: Any, parent_id: StoredId | None, cascade: Any, metadata: Any) -> dict[str, Any]:
     """What is stored of an entity, checked."""
-    if name is not None and (not isinstance(name, str) or len(name) > 256):
-        raise ValidationError(f"name must be a string of at most 256 characters, not {name!r}")
+    given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
+    return {field: _CHECKS[field](value) for field, value in given.items()}
+
+
+def _check_name(name: Any) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
+        raise ValidationError(f"name must be a string of at most {MAX_NAME_CHARACTERS} characters, not {name!r}")
+    return check_text(name, "name")
+
+
+def _check_cascade(cascade: Any) -> bool:
     if not isinstance(cascade, bool):
         raise ValidationError(f"cascade must be True or False, not {cascade!r}")
-    metadata = {} if metadata is None else metadata
-    try:
-        if not isinstance(metadata, dict):
-            raise TypeError(f"it is a {type(metadata).__name__}")
-        metadata = json.loads(json.dumps(metadata, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValidationError(f"metadata must be a dict that JSON can hold: {error}") from None
-    return {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
+    return cascade
+
+
+def _check_metadata(metadata: Any) -> dict[str, Any]:
+    return {} if metadata is None else check_document(metadata, "metadata", MAX_METADATA_BYTES)
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "name": _check_name,
+    "parent_id": lambda parent_id: parent_id,
+    "cascade": _check_cascade,
+    "metadata": _check_metadata,
+}
 
 
 def _entity(record: Record) -> Entity:
-    return Entity(entity_id=keys.last_part(record.key), version=record.version, **record.value)
+    return Entity(entity_id=keys.last_part(record.key), version=record.version, **readable(record.value))

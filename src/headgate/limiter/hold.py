@@ -7,20 +7,21 @@ has a record of what it took. Whoever deletes the record has the right to give t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from ..core.decide import RENEW, Answer, Part, Parts, Request
 from ..core.errors import RateLimiterUnavailable, VersionConflict
-from ..core.limit import OWN, Limit
+from ..core.limit import OWN, Limit, by_name
 from ..core.records import ABSENT, Delete, Put
 from ..core.units import MAX_PERIOD_MS, MAX_TOKENS, MILLI
-from ..plan import Plan, Whole, WriteRecords
+from ..plan import GetRecords, Plan, Whole, WriteRecords
 from . import keys
 
 if TYPE_CHECKING:
+    from .base import BaseLimiter
     from .chain import Chain
 
 RECORDED = f"{OWN}lease"
@@ -61,10 +62,12 @@ class Hold:
         self.add(request.parts)
 
     def add(self, parts: Parts) -> None:
-        """More slots to hold on to."""
+        """More slots to hold on to. Of none there is nothing to be lost."""
         known = {(part.level, part.limit.name) for part in self.parts}
         self.parts += tuple(
-            part for part in parts if part.limit.is_concurrent and (part.level, part.limit.name) not in known
+            part
+            for part in parts
+            if part.limit.is_concurrent and part.amount_milli and (part.level, part.limit.name) not in known
         )
 
     @property
@@ -90,7 +93,7 @@ class Hold:
     def renewed(self, request: Request, answer: Answer | None, asked_at: float) -> None:
         """What became of a renewal. No answer, for as long as the slots last: they may be somebody else's by now."""
         if answer is None:
-            lost = time.monotonic() >= self.asked_at + self.ttl_seconds
+            lost = self.overdue
         else:  # what was given back meanwhile is not lost
             levels = zip(request.parts, answer.levels)
             lost = any(wait_ms is None and part in self.parts for part, (_, wait_ms) in levels)
@@ -98,6 +101,11 @@ class Hold:
             self.lose()
         elif answer is not None:
             self.asked_at = asked_at
+
+    @property
+    def overdue(self) -> bool:
+        """By this process's own clock the slots have run out: it was paused for longer than they last."""
+        return time.monotonic() >= self.asked_at + self.ttl_seconds
 
     def lose(self) -> None:
         if self.lost or self.ended:
@@ -108,9 +116,12 @@ class Hold:
 
 
 def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> dict[str, Any]:
-    """The record of a lease. `taken` is for `reconcile`, the rest for those who have nothing but the lease's id."""
+    """The record of a lease. `taken` is for `reconcile`, the rest for those who have nothing but the lease's id.
+
+    `limits`: those that came with the call. `limiter_limits`: those of the limiter that took it.
+    """
     own = [part for part in parts if part.level == 0 and part.limit.name != RECORDED]
-    given = chain.shape.source is None  # not stored: by the caller
+    given = not chain.shape.sources
     return {
         "key": chain.keys[0],
         "slots": any(part.limit.is_concurrent and part.amount_milli > 0 for part in own),
@@ -120,10 +131,21 @@ def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> di
             if restore and part.amount_milli > 0 and not part.limit.is_concurrent
         ],
         "amounts": {part.limit.name: part.amount_milli for part in own},
-        "limits": [limit.as_dict() for limit in chain.shape.levels[0].values()] if given else None,
+        "limits": _dicts(chain.shape.levels[0]) if given else None,
+        "limiter_limits": _dicts(chain.shape.own) if chain.shape.own else None,
         "ttl_ms": ttl_ms,
         "restore": restore,
     }
+
+
+def _dicts(limits: Mapping[str, Limit]) -> list[dict[str, Any]]:
+    return [limit.as_dict() for limit in limits.values()]
+
+
+def taker_limits(limiter: BaseLimiter, value: Mapping[str, Any]) -> Mapping[str, Limit]:
+    """What the limiter that took a lease was made with: it may not be the one that looks after the lease now."""
+    given = value.get("limiter_limits")
+    return limiter._limits if given is None else by_name(Limit.from_dict(limit) for limit in given)
 
 
 class LeaseRecord:
@@ -141,12 +163,23 @@ class LeaseRecord:
 
     def _write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
         value = lease_value(chain, parts, self._ttl_ms, restore=self.restore)
-        try:
-            yield from WriteRecords([Put(self.key, value, self._version)])
-        except VersionConflict:
-            return False
-        self._version += 1
-        return True
+        written = yield from self._change_plan(lambda version: Put(self.key, value, version))
+        self._version += written
+        return written
+
+    def _change_plan(self, change: Callable[[int], Put | Delete]) -> Plan[bool]:
+        """False if somebody has claimed the record. Only the lease writes it and only a claim deletes it, so one of
+        another version was written by a call of ours whose reply was lost."""
+        while True:
+            try:
+                yield from WriteRecords([change(self._version)])
+            except VersionConflict:
+                (record,) = yield from GetRecords([self.key])
+                if record is None:
+                    return False
+                self._version = record.version
+            else:
+                return True
 
     def forget_plan(self) -> Plan[bool]:
         """For a lease that never began. False if it may be there all the same: then `reconcile` finds it."""
@@ -158,8 +191,4 @@ class LeaseRecord:
 
     def claim_plan(self) -> Plan[bool]:
         """Whether what was taken is still the lease's to give back."""
-        try:
-            yield from WriteRecords([Delete(self.key, self._version)])
-        except VersionConflict:
-            return False
-        return True
+        return (yield from Whole(partial(self._change_plan, lambda version: Delete(self.key, version))))

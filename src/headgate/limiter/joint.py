@@ -33,7 +33,7 @@ def joint(members: Sequence[Member]) -> tuple[Chain, Parts]:
             before = parts.get((level, part.limit.name))
             amount_milli = part.amount_milli + (before.amount_milli if before else 0)
             parts[level, part.limit.name] = part._replace(level=level, amount_milli=amount_milli)
-    shape = Shape(levels, [0] * len(levels), None, members[0].chain.shape.on_unavailable)
+    shape = Shape(levels, [0] * len(levels), (), members[0].chain.shape.on_unavailable)
     return Chain(tuple(places), shape), tuple(parts.values())
 
 

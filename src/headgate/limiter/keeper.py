@@ -43,7 +43,7 @@ class Chores:
 
     def after_fork(self) -> None:
         """What the parent holds is renewed there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
         self._count_at: float | None = None  # None: nobody asked for it
 
@@ -122,7 +122,7 @@ class ThreadKeeper:
         anew_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._asleep_until = 0.0
@@ -133,7 +133,11 @@ class ThreadKeeper:
             if self._thread is None or not self._thread.is_alive():
                 self._bell = threading.Event()
                 self._thread = threading.Thread(target=self._work, name="headgate-keeper", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the main thread has ended, and no other can be started
+                    self._thread = None
+                    log.warning("slots are not renewed any more: %s", error)
             elif due < self._asleep_until:
                 self._bell.set()
 

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..core.decide import FORCE, Answer, Parts, Request
+from ..core.decide import FORCE, Answer, Parts, Request, refund
 from ..core.errors import (
     LeaseExpired,
     LimiterClosed,
@@ -26,6 +26,7 @@ from ..plan import Call, Plan, Settle, SettleHere, Whole
 from .bind import blocking, coroutine
 from .chain import Chain, own_amounts
 from .decision import statuses
+from .fork import forks
 from .hold import Hold, LeaseRecord, OnLost, new_lease_id
 from .learn import VendorSync, learn_plan
 from .line import slots_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .synchronous import SyncRateLimiter
 
 log = logging.getLogger("headgate")
+NOTHING: Mapping[str, int] = {}
 
 
 class BaseLease:
@@ -66,6 +68,7 @@ class BaseLease:
         self._on_lost: OnLost | None = None
         self._ended = ""
         self._id = ""
+        self._forks = forks()
         self.degraded = degraded
         if hold is not None:
             self._listen(hold)
@@ -82,7 +85,8 @@ class BaseLease:
 
     @property
     def lost(self) -> bool:
-        return self._hold is not None and self._hold.lost
+        hold = self._hold
+        return hold is not None and (hold.lost or (not hold.ended and bool(hold.parts) and hold.overdue))
 
     def __repr__(self) -> str:
         state = self._ended or ("lost" if self.lost else "degraded" if self.degraded else "active")
@@ -114,6 +118,8 @@ class BaseLease:
             raise ValidationError("on_lost must be an ordinary function here: nobody would await it")
 
     def _check_active(self) -> None:
+        if self._forks != forks():
+            raise LeaseExpired("this lease belongs to the process that took it, not to its fork; acquire() a new one")
         if self._ended:
             raise LeaseExpired(f"this lease was {self._ended} already; take a new one with acquire()")
 
@@ -137,7 +143,7 @@ class BaseLease:
         self._add(own_amounts(parts))
         if holds:
             self._hold_on(request, asked_at)
-        yield from self._record_plan()
+        yield from self._record_plan(request)
 
     def _hold_on(self, request: Request, asked_at: float) -> None:
         if self._hold is not None:
@@ -152,10 +158,9 @@ class BaseLease:
         if not self._counts:
             return
         self._chain.check_tokens(amounts)
-        yield from self._force_plan(
+        yield from self._correct_plan(
             {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
         )
-        yield from self._record_plan()
 
     def _release_plan(self, /, **amounts: Any) -> Plan[None]:
         """Give back a part of what was taken."""
@@ -170,8 +175,7 @@ class BaseLease:
             if not 0 <= milli <= taken:
                 raise ValidationError(f"cannot release {amount!r} of {name!r}: the lease holds {from_milli(taken)}")
             given[name] = -milli
-        yield from self._force_plan(given)
-        yield from self._record_plan()
+        yield from self._correct_plan(given)
 
     def _renew_plan(self) -> Plan[bool]:
         """Hold on to the slots for as long again. It is done in the background too. False if they are lost."""
@@ -187,6 +191,18 @@ class BaseLease:
         if self.degraded:
             return VendorSync({})
         return (yield from learn_plan(self._limiter, self._chain, response, names))
+
+    def _correct_plan(self, amounts: Mapping[str, int]) -> Plan[None]:
+        """Tokens are taken before the record says so and given back after: a process that dies in between leaves too
+        little, never too much."""
+        if not self._is_restorable:
+            yield from self._force_plan(amounts)
+            return
+        more = {name: milli for name, milli in amounts.items() if milli > 0}
+        less = {name: milli for name, milli in amounts.items() if milli < 0}
+        yield from self._force_plan(more)
+        yield from self._record_plan(Request(FORCE, self._chain.keys, self._chain.shape.spread(more)), less)
+        yield from self._force_plan(less)
 
     def _force_plan(self, amounts: Mapping[str, int], extra: Parts = ()) -> Plan[None]:
         moved = {name: milli for name, milli in amounts.items() if milli}
@@ -219,13 +235,30 @@ class BaseLease:
     def _record(self) -> LeaseRecord | None:
         return self._hold.record if self._hold else None
 
-    def _record_plan(self) -> Plan[None]:
-        """Say in the record what is taken by now."""
+    @property
+    def _is_restorable(self) -> bool:
+        """If it is not heard of in time, `reconcile` gives back what its record says."""
+        return self._record is not None and self._record.restore
+
+    def _record_plan(self, took: Request, to_come: Mapping[str, int] = NOTHING) -> Plan[None]:
+        """Say in the record what is taken by now, less what is given back next. If the record is gone, all of it was
+        given back: the lease is over, and what it `took` just now goes back too."""
         hold, record = self._hold, self._record
-        if hold is None or record is None or not record.restore or hold.lost:
+        if hold is None or record is None or not record.restore:
             return
-        if not (yield from record.write_plan(self._chain, self._chain.shape.spread(self._taken_milli))):
-            hold.lose()
+        taken = {name: milli + to_come.get(name, 0) for name, milli in self._taken_milli.items()}
+        if (yield from record.write_plan(self._chain, self._chain.shape.spread(taken))):
+            return
+        hold.lose()
+        self._limiter._let_go(hold)
+        self._ended = "given back by reconcile()"
+        self._taken_milli = dict.fromkeys(self._taken_milli, 0)
+        if took.parts:
+            yield from self._settle(refund(took))
+        raise LeaseExpired(
+            f"reconcile() gave back what lease {self.id} took, because its holder was not heard of in time; "
+            "take a new one with acquire()"
+        )
 
     def detach(self) -> str:
         """Leave a recorded lease to whoever knows its id, which this returns. Nobody here renews it any more.
@@ -253,6 +286,8 @@ class BaseLease:
         yield from self._end_plan(keep=False)
 
     def _end_plan(self, *, keep: bool) -> Plan[None]:
+        if self._hold is not None and self.lost:
+            self._hold.lose()  # paused for too long, it may not have heard of it
         if self._record is None:
             yield from self._give_back_plan(keep=keep)
         else:  # whoever deletes its record has to give back as well
@@ -277,6 +312,8 @@ class BaseLease:
 
     def _nothing_to_do(self, error: BaseException | None) -> bool:
         """At the end of the body: is there nothing to be said to the store?"""
+        if self._forks != forks():
+            return True  # the process that took it ends it
         if not self._ended and self._hold is None and (error is None or self._on_error == "keep"):
             self._ended = "committed"
         return bool(self._ended)

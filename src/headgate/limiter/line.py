@@ -52,7 +52,7 @@ class Lines:
         anew_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lines: dict[Wish, deque[Ticket]] = {}
         self._ears: dict[Wish, Ear] = {}
         self._given: dict[Wish, int] = {}  # how often what those in line want was given back

@@ -1,8 +1,9 @@
 """Namespaces: a store may have any number of them, and nothing in one has to do with anything in another.
 
-A namespace registers itself when it is first used. Deleting it only says that it must not be used any more: all that
-is in it stays, and recovering it brings it back. Purging a deleted one removes everything, in steps. Who dies in the
-middle leaves it marked, and it can still be purged, or recovered with what is left.
+A namespace registers itself when something is first taken or stored in it, not when it is looked at: a mistyped name
+leaves no trace. Deleting it only says that it must not be used any more: all that is in it stays, and recovering it
+brings it back. Purging a deleted one removes everything, in steps. Who dies in the middle leaves it marked, and it can
+still be purged, or recovered with what is left.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import NamespaceNotFound, ValidationError, VersionConflict
 from ..core.names import check_namespace
 from ..core.records import ABSENT, Delete, Page, Put, Record
-from ..plan import CountStored, GetRecords, ListRecords, ListStored, Plan, Purge, WriteRecords
+from ..plan import CountStored, GetRecords, ListRecords, ListStored, Once, Plan, Purge, WriteRecords
 from . import keys
 from .audit import Action, told
 from .base import BaseLimiter
@@ -41,11 +43,22 @@ class Namespace:
         return {**asdict(self), "created_at": self.created_at.isoformat(), "deleted_at": deleted_at}
 
 
-def enter_plan(limiter: BaseLimiter) -> Plan[None]:
-    """See to it that the limiter's namespace is registered, and that nobody has deleted it."""
-    namespace = yield from register_namespace_plan(limiter, limiter.namespace)
-    if namespace.status == "active":
-        limiter._entered_until = time.monotonic() + KEPT_SECONDS
+def enter_plan(limiter: BaseLimiter, *, register: bool) -> Plan[None]:
+    """Make sure that the limiter's namespace is not deleted, and if it is to be used, that it is registered."""
+    if register:
+        yield from register_namespace_plan(limiter, limiter.namespace)
+    else:
+        (record,) = yield from GetRecords([keys.namespace_key(limiter.namespace)])
+        if record is None:
+            return
+        _check_active(record)
+    limiter._entered_until = time.monotonic() + KEPT_SECONDS
+
+
+def register_plan(limiter: BaseLimiter) -> Plan[None]:
+    """Before something is taken for the first time."""
+    if not limiter._entered_until:
+        yield from Once("register", partial(enter_plan, limiter, register=True))
 
 
 def register_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
@@ -54,17 +67,22 @@ def register_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | Non
     while True:
         (record,) = yield from GetRecords([key])
         if record is not None:
-            if record.value["status"] != "active":
-                raise NamespaceNotFound(
-                    f"namespace {name!r} is deleted: recover_namespace() brings it back, purge_namespace() makes room "
-                    "for a new one"
-                )
-            return _namespace(record)
+            return _check_active(record)
         value = {"id": secrets.token_urlsafe(8), "status": "active", "created_at_ms": limiter._clock.now_ms()}
         try:
             yield from _write_plan(limiter, Put(key, {**value, "deleted_at_ms": None}, ABSENT), "registered", actor)
         except VersionConflict:
             continue  # someone else was faster
+
+
+def _check_active(record: Record) -> Namespace:
+    namespace = _namespace(record)
+    if namespace.status != "active":
+        raise NamespaceNotFound(
+            f"namespace {namespace.name!r} is deleted: recover_namespace() brings it back, purge_namespace() makes "
+            "room for a new one"
+        )
+    return namespace
 
 
 def get_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[Namespace]:

@@ -7,43 +7,51 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Hashable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, TimeoutError
 from typing import Any
 
 
 class ThreadOnce:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: dict[Hashable, Future[Any]] = {}
+    """`patience_seconds`: how long to wait for another thread. Then a caller does the work itself."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._lock = threading.RLock()
+        self._running: dict[Hashable, tuple[int, Future[Any]]] = {}
 
     def run(self, key: Hashable, work: Callable[[], Any]) -> Any:
+        me = threading.get_ident()
         place = (os.getpid(), key)  # a thread that works in the parent does not go through a fork
-        while True:
+        mine: Future[Any] = Future()
+        leads = False
+        try:
             with self._lock:
-                running = self._running.get(place)
-                if running is None:
-                    mine = self._running[place] = Future()
-            if running is None:
-                return self._work(place, mine, work)
-            try:
-                return running.result()
-            except CancelledError:
-                continue  # its thread was interrupted: somebody else has to do it
+                worker, running = self._running.get(place) or (me, mine)
+                if running is mine:
+                    self._running[place], leads = (me, mine), True
+            if leads:
+                return self._work(mine, work)
+        finally:
+            if leads:
+                del self._running[place]  # before any call, after which an interrupt may come
+                mine.cancel()  # if there is no result: this thread was interrupted
+        if worker == me:
+            return work()  # a signal handler interrupted this very work
+        try:
+            return running.result(self._patience_seconds)
+        except (CancelledError, TimeoutError):
+            if running.done() and not running.cancelled():
+                raise  # the work itself raised it
+            return work()
 
-    def _work(self, place: Hashable, mine: Future[Any], work: Callable[[], Any]) -> Any:
+    def _work(self, mine: Future[Any], work: Callable[[], Any]) -> Any:
         try:
             result = work()
         except Exception as error:
             mine.set_exception(error)
             raise
-        except BaseException:
-            mine.cancel()
-            raise
-        else:
-            mine.set_result(result)
-            return result
-        finally:
-            del self._running[place]
+        mine.set_result(result)
+        return result
 
 
 class TaskOnce:

@@ -14,6 +14,7 @@ from ..plan import GetRecords, ListBuckets, ListRecords, Plan
 from . import keys
 from .base import BaseLimiter
 from .hold import RECORDED
+from .levels import merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,16 @@ def get_resource_capacity_plan(limiter: BaseLimiter, resource: str, limit_name: 
 def _untouched_plan(
     limiter: BaseLimiter, entity_ids: list[StoredId], resource: str, limit_name: str
 ) -> Plan[dict[str, EntityCapacity]]:
-    """Entities with limits of their own but no bucket: theirs is full."""
-    wanted = [keys.entity_limits_key(limiter.namespace, entity_id, resource) for entity_id in entity_ids]
-    records = yield from GetRecords(wanted)
+    """Entities with limits of their own on the resource but no bucket: theirs is full."""
+    namespace = limiter.namespace
+    everyones = [keys.resource_limits_key(namespace, resource), keys.system_limits_key(namespace)]
+    own = [keys.entity_limits_key(namespace, one, place) for one in entity_ids for place in (resource, None)]
+    found_at = yield from GetRecords([*own, *everyones])
+    *records, of_resource, system = [record.value if record else None for record in found_at]
     found: dict[str, EntityCapacity] = {}
-    for entity_id, record in zip(entity_ids, records):
-        for stored in record.value["limits"] if record else []:
-            limit = Limit.from_dict(stored)
-            if limit.name == limit_name:
-                whole = int(from_milli(limit.capacity_milli))
-                found[entity_id] = EntityCapacity(entity_id, limit.capacity, whole)
+    for entity_id, mine, default in zip(entity_ids, records[::2], records[1::2]):
+        limit = merge([mine, default, of_resource, system], limiter._limits).limits.get(limit_name)
+        if limit is not None:
+            whole = int(from_milli(limit.capacity_milli))
+            found[entity_id] = EntityCapacity(entity_id, limit.capacity, whole)
     return found

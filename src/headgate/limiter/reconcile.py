@@ -16,7 +16,7 @@ from ..plan import ListRecords, Plan, SettleAll, Sweep, WriteRecords
 from . import keys
 from .base import BaseLimiter
 from .config import read_link_plan
-from .hold import RECORDED
+from .hold import RECORDED, taker_limits
 from .overview import all_buckets_plan
 
 _PAGE = 100
@@ -135,8 +135,8 @@ def _restore_plan(limiter: BaseLimiter, dead: Sequence[Record]) -> Plan[None]:
 def _unused_plan(limiter: BaseLimiter, key: str, lease: Record) -> Plan[Mapping[str, Part]]:
     """Buckets that are not there, as a lease like this one would find them now."""
     _, entity_id, resource = parse_bucket_key(key)
-    link = yield from read_link_plan(limiter, StoredId(entity_id), resource)
-    limits, revision = list(link.limits.values()), link.revision
+    link = yield from read_link_plan(limiter, StoredId(entity_id), resource, taker_limits(limiter, lease.value))
+    limits, revision = list(link.merged.limits.values()), link.revision
     given = lease.value.get("limits")
     if given and (key == lease.value["key"] or not limits):
         limits, revision = [Limit.from_dict(limit) for limit in given], 0

@@ -89,8 +89,8 @@ class RequestLog:
         """A child has a queue, a file and a thread of its own."""
         self._queue: deque[_Queued] = deque()
         self._wake = threading.Event()
-        self._writing = threading.Lock()
-        self._starting = threading.Lock()
+        self._writing = threading.RLock()
+        self._starting = threading.RLock()
         self._thread: threading.Thread | None = None
         self._complained = False
 

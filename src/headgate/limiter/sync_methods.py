@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import afar, audit, config, entities, life, namespaces, overview, reconcile, tokens, usage, vendor
+from . import afar, audit, config, entities, life, namespaces, overview, preview, reconcile, tokens, usage, vendor
 from .bind import blocking
 
 
@@ -40,6 +40,7 @@ class BlockingMethods:
     delete_system_defaults = blocking(config.delete_system_defaults_plan)
     get_limits_version = blocking(config.get_limits_version_plan)
     resolve_limits = blocking(config.resolve_limits_plan)
+    preview_limits = blocking(preview.preview_limits_plan)
 
     get_buckets = blocking(overview.get_buckets_plan)
     list_buckets = blocking(overview.list_buckets_plan)

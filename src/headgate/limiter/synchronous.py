@@ -45,7 +45,7 @@ class SyncRateLimiter(BlockingMethods, BaseLimiter):
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
         self._store.usage_ms = self.usage_ms
-        self._once = ThreadOnce()
+        self._once = ThreadOnce(10 * self._store_timeout)
         self._lines = Lines(threading.Event, shared=not self._store.in_process, hear=getattr(self._store, "hear", None))
         self._keeper: ThreadKeeper = ThreadKeeper(self)
         self._settle: Callable[[Request], Answer]
@@ -102,7 +102,7 @@ class SyncRateLimiter(BlockingMethods, BaseLimiter):
             return sleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
         if self._must_enter(call):
-            self._perform(Once("enter", partial(namespaces.enter_plan, self)))
+            self._perform(Once(("enter", call.writes), partial(namespaces.enter_plan, self, register=call.writes)))
         return self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
     def _settle_all(self, batch: Sequence[Request]) -> list[Answer]:

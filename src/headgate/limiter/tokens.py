@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from ..core.decide import Mode, Request
+from ..core.decide import Mode, Part, Parts, Request
 from ..core.errors import ValidationError
-from ..core.limit import Limit
-from ..core.names import bucket_key, check_resource, parse_bucket_key
+from ..core.limit import OWN, Limit
+from ..core.names import StoredId, bucket_key, check_resource, parse_bucket_key
 from ..core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli
-from ..plan import DeleteBuckets, Plan, Settle
+from ..plan import DeleteBuckets, Plan, Settle, Whole
 from .audit import tell_plan
 from .base import BaseLimiter
 from .chain import Chain, Shape
 from .config import chain_plan
+from .namespaces import register_plan
 from .overview import all_buckets_plan
 
 
@@ -53,7 +55,22 @@ def adjust_plan(
     limits: Iterable[Limit] | None = None,
 ) -> Plan[None]:
     """Correct consumption without a lease: +n was used, -n comes back. Never refuses; counts on the whole chain."""
+    adjust = partial(_adjust_plan, limiter, entity_id, resource, amounts, limits)
+    if limiter._cache.get(entity_id, resource) is None:
+        yield from Whole(adjust)  # cancelled while limits are read, it still lands
+    else:
+        yield from adjust()
+
+
+def _adjust_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str,
+    amounts: Mapping[str, Any],
+    limits: Iterable[Limit] | None,
+) -> Plan[None]:
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    yield from register_plan(limiter)
     if not isinstance(amounts, Mapping) or not amounts:
         raise ValidationError(f"amounts must name at least one limit, like {{'tpm': 120}}, not {amounts!r}")
     chain.check_tokens(amounts)
@@ -82,19 +99,35 @@ def penalize_plan(
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
     chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    yield from register_plan(limiter)
     _, stored_id, _ = parse_bucket_key(chain.keys[0])
+    own: Parts = ()
+    if limits is None:
+        own = yield from _in_use_plan(limiter, StoredId(stored_id), resource)
     after = {
         "seconds": None if seconds is None else block_ms / MILLI,
         "factor": None if factor is None else keep_milli / MILLI,
     }
-    yield from tell_plan(limiter, "buckets.penalized", entity_id=stored_id, resource=resource, after=after, actor=actor)
-    yield from penalize_chain_plan(chain, block_ms, keep_milli)
+    penalize = penalize_chain_plan(chain, block_ms, keep_milli, own)
+    tell = partial(tell_plan, limiter, "buckets.penalized", penalize, entity_id=stored_id, resource=resource)
+    yield from Whole(partial(tell, after=after, actor=actor))
     limiter.events.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
 
 
-def penalize_chain_plan(chain: Chain, block_ms: int, keep_milli: int = MILLI) -> Plan[None]:
-    own = Shape([chain.limits()], chain.shape.revisions).spread(dict.fromkeys(chain.limits(), 0))
-    yield from Settle(Request(Mode.PENALIZE, chain.keys[:1], own, block_ms=block_ms, keep_milli=keep_milli))
+def _in_use_plan(limiter: BaseLimiter, stored_id: StoredId, resource: str) -> Plan[Parts]:
+    """The buckets there are. Their limits may be kept in the code of programs, where nothing stored tells of them."""
+    rows = yield from all_buckets_plan(limiter, stored_id, resource)
+    states = [state for row in rows for state in row.buckets if not state.limit.name.startswith(OWN)]
+    return tuple(Part(0, state.limit, 0, state.revision) for state in states)
+
+
+def penalize_chain_plan(chain: Chain, block_ms: int, keep_milli: int = MILLI, in_use: Parts = ()) -> Plan[None]:
+    """`in_use`: buckets of the entity's that are penalized with those of its limits."""
+    limits = chain.shape.levels[0] if in_use else chain.limits()
+    own = Shape([limits], chain.shape.revisions).spread(dict.fromkeys(limits, 0))
+    others = tuple(part for part in in_use if part.limit.name not in limits)
+    request = Request(Mode.PENALIZE, chain.keys[:1], (*own, *others), block_ms=block_ms, keep_milli=keep_milli)
+    yield from Settle(request)
 
 
 def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str, *, actor: str | None = None) -> Plan[None]:
@@ -106,7 +139,5 @@ def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str, *, actor: st
     key = bucket_key(limiter.namespace, stored_id, check_resource(resource))
     rows = yield from all_buckets_plan(limiter, stored_id, resource)
     before = {state.limit.name: state.available_milli() // MILLI for row in rows for state in row.buckets}
-    yield from tell_plan(
-        limiter, "buckets.reset", entity_id=stored_id, resource=resource, before={"available": before}, actor=actor
-    )
-    yield from DeleteBuckets([key])
+    tell = partial(tell_plan, limiter, "buckets.reset", DeleteBuckets([key]), entity_id=stored_id, resource=resource)
+    yield from Whole(partial(tell, before={"available": before}, actor=actor))

@@ -20,6 +20,7 @@ from .decision import statuses
 from .joint import Member, joint, own_outcome
 from .learn import VendorSync, learn_plan
 from .lease import BaseLease
+from .namespaces import register_plan
 from .watch import deciding, outcome_of
 
 Wishes: TypeAlias = "Mapping[str, Mapping[str, Any] | None] | Iterable[str]"
@@ -81,6 +82,7 @@ def _take_all_plan(
             own = None if limits is None else limits.get(dimension)
             chains[dimension] = yield from chain_plan(limiter, *dimension_of(limiter, dimension), own)
         members = _members(chains, wishes)
+        yield from register_plan(limiter)
         if any(limiter._policy(chain, options.on_unavailable) == "local" for chain in chains.values()):
             limiter._count_instances()
         outcome = yield from take_chain_plan(limiter, *joint(list(members.values())), options)
@@ -89,7 +91,8 @@ def _take_all_plan(
         if policy == "allow":
             return dict.fromkeys(wishes, Outcome(Chain((), Shape([], [])), degraded=True))
         for dimension in wishes.keys() - chains.keys() if policy == "local" else ():
-            known = last_known(limiter, *Dimension.parse(dimension), limits.get(dimension) if limits else None)
+            consume, own = wishes[dimension] or ONE_OF_EACH, limits.get(dimension) if limits else None
+            known = last_known(limiter, *Dimension.parse(dimension), consume, own)
             if known is not None:
                 chains[dimension] = known
         if policy == "block" or len(chains) < len(wishes):
@@ -174,4 +177,5 @@ def sync_from_headers_plan(
     called here, if not rpm, tpm, itpm, otpm or that.
     """
     chain = yield from chain_plan(limiter, *dimension_of(limiter, dimension), limits)
+    yield from register_plan(limiter)
     return (yield from learn_plan(limiter, chain, response, names))

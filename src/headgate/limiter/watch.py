@@ -41,6 +41,8 @@ class Watcher(Protocol):
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
         """One call to the store is over. `ok`: it answered all of the requests that shared it."""
 
+    # A watcher may also have `misconfigured(rule, cause)`: a rule of the HTTP adapters could not be obeyed.
+
 
 def outcome_of(allowed: bool, degraded: bool) -> Outcome:
     if not allowed:
@@ -50,7 +52,7 @@ def outcome_of(allowed: bool, degraded: bool) -> Outcome:
 
 class Watchers:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._all: tuple[Watcher, ...] = ()
         self._failed: list[Watcher] = []
 
@@ -82,6 +84,16 @@ class Watchers:
         for watcher in self._all:
             try:
                 watcher.settled(requests, seconds, ok)
+            except Exception:
+                self._complain(watcher)
+
+    def misconfigured(self, rule: str, cause: str) -> None:
+        """A rule could not be obeyed for a request, and why, in a word."""
+        for watcher in self._all:
+            told = getattr(watcher, "misconfigured", None)
+            try:
+                if told is not None:
+                    told(rule, cause)
             except Exception:
                 self._complain(watcher)
 

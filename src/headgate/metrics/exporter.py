@@ -19,6 +19,7 @@ from .instruments import (
     DECISION_DURATION,
     DECISIONS,
     LEASES,
+    MISCONFIGURED,
     WAITERS,
     Instrument,
 )
@@ -35,7 +36,7 @@ class Group:
     """What is measured in one place. Gauges are read when somebody looks; those of limiters that are alike add up."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._members: tuple[Metrics, ...] = ()
 
     def add(self, member: Metrics) -> None:
@@ -93,6 +94,9 @@ class Metrics(ABC):
         }
         self._calls = {ok: self._record(CALL_DURATION, (*own, "ok" if ok else "failed")) for ok in (True, False)}
         self._requests = self._record(CALL_REQUESTS, own)
+        # One is there from the start, so that a query finds 0 where nothing is wrong.
+        stored = ("stored", "rules")
+        self._misconfigured = {stored: self._record(MISCONFIGURED, (*own, *stored))}
         group.add(self)
         limiter.watch(self)
 
@@ -108,6 +112,13 @@ class Metrics(ABC):
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
         self._calls[ok](seconds)
         self._requests(requests)
+
+    def misconfigured(self, rule: str, cause: str) -> None:
+        """Rules and causes are the operator's: there are as many as there are rules, whoever calls."""
+        count = self._misconfigured.get((rule, cause))
+        if count is None:
+            count = self._misconfigured[rule, cause] = self._record(MISCONFIGURED, (*_own(self.limiter), rule, cause))
+        count(1)
 
     def close(self) -> None:
         """Let go of the limiter. What was counted stays, its gauges are gone. Idempotent."""

@@ -96,5 +96,12 @@ LEASES = Instrument(
     "{lease}",
     "How many leases hold slots or are recorded.",
 )
+MISCONFIGURED = Instrument(
+    "headgate.rules.misconfigured",
+    "counter",
+    "{request}",
+    "Requests for which a rule could not be obeyed, and why.",
+    ("rule", "cause"),
+)
 
-INSTRUMENTS = (DECISIONS, DECISION_DURATION, CALL_DURATION, CALL_REQUESTS, BREAKER, WAITERS, LEASES)
+INSTRUMENTS = (DECISIONS, DECISION_DURATION, CALL_DURATION, CALL_REQUESTS, BREAKER, WAITERS, LEASES, MISCONFIGURED)

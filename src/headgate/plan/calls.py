@@ -82,6 +82,7 @@ class StoreCall(Call[T_co]):
 
     __slots__ = ()
     method: ClassVar[str]
+    writes: ClassVar[bool] = False
 
     def place(self) -> str:
         """A key, a prefix or the namespace that it is about; nothing if it is about the store."""
@@ -108,6 +109,7 @@ class WriteRecords(StoreCall[None]):
     """All changes or none; VersionConflict if an expected version is not there."""
 
     method: ClassVar[str] = "write_records"
+    writes: ClassVar[bool] = True
     changes: Sequence[Change]
 
     def place(self) -> str:

@@ -140,7 +140,7 @@ class Endpoint:
         self._service.check_host(headers)
         if operation.scope is None:
             return await operation.handler(self._service)
-        asked = await self._service.admit(operation.scope, headers, receive)
+        asked = await self._service.admit(operation.scope, headers, scope, receive)
         arguments: dict[str, Any] = {name: read_parameter(value) for name, value in scope["path_params"].items()}
         query = read_query(scope["query_string"], operation.query)
         if query is not None:

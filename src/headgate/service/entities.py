@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from ..core.errors import ValidationError
 from ..core.records import Entity
 from .operations import Asked, operation
 from .paging import cursor_of, read_cursor
 from .schema import Entities, EntityAnswer, EntityChange, EntityForm, PageQuery
 
-MAX_DEPTH = 32
-
 
 @operation("POST", "/v1/entities", "admin", status=201, problems=(404, 409))
 async def create_entity(asked: Asked, body: EntityForm) -> EntityAnswer:
     """Make an entity. Limits need none: it is for a parent, a name or metadata."""
-    check_depth(body.metadata)
     made = await asked.limiter.create_entity(
         body.entity_id,
         name=body.name,
@@ -47,7 +41,6 @@ async def get_entity(asked: Asked, entity_id: str) -> EntityAnswer:
 async def update_entity(asked: Asked, entity_id: str, body: EntityChange) -> EntityAnswer:
     """Change what is given, and keep the rest."""
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not msgspec.UNSET}
-    check_depth(given.get("metadata"))
     return _entity(await asked.limiter.update_entity(entity_id, **given, actor=asked.actor))
 
 
@@ -66,11 +59,3 @@ async def get_children(asked: Asked, entity_id: str, query: PageQuery) -> Entiti
 
 def _entity(entity: Entity) -> EntityAnswer:
     return EntityAnswer(**entity.as_dict())
-
-
-def check_depth(value: Any, depth: int = 0) -> None:
-    if depth > MAX_DEPTH:
-        raise ValidationError(f"metadata is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, (list, dict)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            check_depth(inner, depth + 1)

@@ -7,14 +7,19 @@ from functools import lru_cache
 
 import msgspec
 
-from ..core.errors import ValidationError
+from ..core.errors import ValidationError, VersionConflict
 from ..core.limit import Limit
 from ..http.limits import read_limits
+from ..limiter import ResolvedLimits as Found
+from ..limiter.edits import level_at
+from .levels import Level, Wanted
 from .operations import Asked, operation
 from .paging import cursor_of, read_cursor
 from .schema import (
+    ChangeQuery,
     CustomQuery,
     Deleted,
+    Effective,
     LimitForm,
     LimitsForm,
     Names,
@@ -24,7 +29,6 @@ from .schema import (
     StoredLimits,
     SystemForm,
     SystemLimits,
-    VersionQuery,
 )
 
 _SLOT_FIELDS = {"name", "slots", "ttl_seconds"}
@@ -57,41 +61,76 @@ def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
 # Stored ones
 
 
-def _version(sent: LimitsForm | VersionQuery) -> int | None:
-    return None if sent.expected_version is None else int(sent.expected_version)
+async def _change(
+    asked: Asked, level: Level, wanted: Wanted | None, sent: LimitsForm | ChangeQuery
+) -> tuple[bool, Effective]:
+    """Whether there was something before, and what the change does, or would do.
+
+    What it says is what it did: if somebody else changes the level in between, it looks again.
+    """
+    expected = None if sent.expected_version is None else int(sent.expected_version)
+    while True:
+        seen = await level.preview(asked.limiter, wanted)
+        if expected not in (None, seen.version):
+            raise VersionConflict(level_at(asked.limiter, level.entity_id, level.resource).key)
+        try:
+            if not sent.preview:
+                await level.change(asked.limiter, wanted, seen.version, asked.actor)
+            return seen.version > 0, Effective(_resolved(seen.before), _resolved(seen.after), seen.dropped)
+        except VersionConflict:
+            if expected is not None:
+                raise
+
+
+def _resolved(found: Found) -> ResolvedLimits:
+    return ResolvedLimits(forms_of(found.limits), found.source, found.sources, found.on_unavailable)
+
+
+async def _get(asked: Asked, level: Level) -> StoredLimits:
+    found = await level.read(asked.limiter)
+    return StoredLimits(limits=forms_of(found), inherit=found.inherit, version=found.version)
+
+
+async def _set(asked: Asked, level: Level, body: LimitsForm) -> StoredLimits:
+    limits = limits_of(body.limits) or ()
+    _, effective = await _change(asked, level, Wanted(limits, body.inherit), body)
+    return StoredLimits(limits=forms_of(limits), inherit=body.inherit, effective=effective)
+
+
+async def _delete(asked: Asked, level: Level, query: ChangeQuery) -> Deleted:
+    was_there, effective = await _change(asked, level, None, query)
+    return Deleted(was_there and not query.preview, effective)
 
 
 @operation("GET", "/v1/limits/resolve", "read")
 async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimits:
-    """The limits that hold for an entity on a resource, and which level they are from."""
-    limits, source = await asked.limiter.resolve_limits(query.entity_id, query.resource)
-    return ResolvedLimits(forms_of(limits), source)  # type: ignore[arg-type]
+    """The limits that hold for an entity on a resource, and which level each is from."""
+    return _resolved(await asked.limiter.resolve_limits(query.entity_id, query.resource))
 
 
 @operation("GET", "/v1/limits/system", "read")
 async def get_system_limits(asked: Asked) -> SystemLimits:
-    """The limits of everyone everywhere who has no others, and what happens when the store is away."""
-    version = await asked.limiter.get_limits_version()
-    limits = await asked.limiter.get_system_defaults()
-    policy = await asked.limiter.get_system_on_unavailable()
-    return SystemLimits(limits=forms_of(limits), version=version, on_unavailable=policy)
+    """The limits of everyone everywhere, and what happens when the store is away."""
+    found = await Level().read(asked.limiter)
+    return SystemLimits(
+        limits=forms_of(found), inherit=found.inherit, version=found.version, on_unavailable=found.on_unavailable
+    )
 
 
 @operation("PUT", "/v1/limits/system", "admin", problems=(409,))
 async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimits:
-    """Store the limits of everyone everywhere who has no others, and what happens when the store is away."""
+    """Store the limits of everyone everywhere, and what happens when the store is away."""
     limits = limits_of(body.limits) or ()
-    await asked.limiter.set_system_defaults(
-        limits, body.on_unavailable, expected_version=_version(body), actor=asked.actor
+    _, effective = await _change(asked, Level(), Wanted(limits, body.inherit, body.on_unavailable), body)
+    return SystemLimits(
+        limits=forms_of(limits), inherit=body.inherit, on_unavailable=body.on_unavailable, effective=effective
     )
-    return SystemLimits(limits=forms_of(limits), on_unavailable=body.on_unavailable)
 
 
 @operation("DELETE", "/v1/limits/system", "admin", problems=(409,))
-async def delete_system_limits(asked: Asked, query: VersionQuery) -> Deleted:
+async def delete_system_limits(asked: Asked, query: ChangeQuery) -> Deleted:
     """Delete the limits of everyone everywhere."""
-    version = _version(query)
-    return Deleted(await asked.limiter.delete_system_defaults(expected_version=version, actor=asked.actor))
+    return await _delete(asked, Level(), query)
 
 
 @operation("GET", "/v1/limits/resources", "read")
@@ -103,26 +142,20 @@ async def list_resources(asked: Asked, query: PageQuery) -> Names:
 
 @operation("GET", "/v1/limits/resources/{resource:path}", "read")
 async def get_resource_limits(asked: Asked, resource: str) -> StoredLimits:
-    """The limits of everyone on a resource who has none of their own."""
-    version = await asked.limiter.get_limits_version(resource=resource)
-    return StoredLimits(limits=forms_of(await asked.limiter.get_resource_defaults(resource)), version=version)
+    """The limits of everyone on a resource."""
+    return await _get(asked, Level(resource=resource))
 
 
 @operation("PUT", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimits:
-    """Store the limits of everyone on a resource who has none of their own."""
-    limits = limits_of(body.limits) or ()
-    await asked.limiter.set_resource_defaults(resource, limits, expected_version=_version(body), actor=asked.actor)
-    return StoredLimits(limits=forms_of(limits))
+    """Store the limits of everyone on a resource."""
+    return await _set(asked, Level(resource=resource), body)
 
 
 @operation("DELETE", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
-async def delete_resource_limits(asked: Asked, resource: str, query: VersionQuery) -> Deleted:
+async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery) -> Deleted:
     """Delete the limits of everyone on a resource."""
-    deleted = await asked.limiter.delete_resource_defaults(
-        resource, expected_version=_version(query), actor=asked.actor
-    )
-    return Deleted(deleted)
+    return await _delete(asked, Level(resource=resource), query)
 
 
 @operation("GET", "/v1/limits/entities", "read")
@@ -136,44 +169,34 @@ async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
 @operation("GET", "/v1/limits/entities/{entity_id}", "read")
 async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimits:
     """An entity's own limits for every resource."""
-    version = await asked.limiter.get_limits_version(entity_id)
-    return StoredLimits(limits=forms_of(await asked.limiter.get_limits(entity_id)), version=version)
+    return await _get(asked, Level(entity_id))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimits:
     """Store an entity's own limits for every resource."""
-    limits = limits_of(body.limits) or ()
-    await asked.limiter.set_limits(entity_id, limits, expected_version=_version(body), actor=asked.actor)
-    return StoredLimits(limits=forms_of(limits))
+    return await _set(asked, Level(entity_id), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
-async def delete_entity_limits(asked: Asked, entity_id: str, query: VersionQuery) -> Deleted:
+async def delete_entity_limits(asked: Asked, entity_id: str, query: ChangeQuery) -> Deleted:
     """Delete an entity's own limits for every resource."""
-    version = _version(query)
-    return Deleted(await asked.limiter.delete_limits(entity_id, expected_version=version, actor=asked.actor))
+    return await _delete(asked, Level(entity_id), query)
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
 async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimits:
     """An entity's own limits on a resource."""
-    version = await asked.limiter.get_limits_version(entity_id, resource)
-    return StoredLimits(limits=forms_of(await asked.limiter.get_limits(entity_id, resource)), version=version)
+    return await _get(asked, Level(entity_id, resource))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
 async def set_entity_resource_limits(asked: Asked, entity_id: str, resource: str, body: LimitsForm) -> StoredLimits:
     """Store an entity's own limits on a resource."""
-    limits = limits_of(body.limits) or ()
-    await asked.limiter.set_limits(entity_id, limits, resource, expected_version=_version(body), actor=asked.actor)
-    return StoredLimits(limits=forms_of(limits))
+    return await _set(asked, Level(entity_id, resource), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
-async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str, query: VersionQuery) -> Deleted:
+async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str, query: ChangeQuery) -> Deleted:
     """Delete an entity's own limits on a resource."""
-    deleted = await asked.limiter.delete_limits(
-        entity_id, resource, expected_version=_version(query), actor=asked.actor
-    )
-    return Deleted(deleted)
+    return await _delete(asked, Level(entity_id, resource), query)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import NamedTuple
 
 from ..core.errors import HeadgateError, ValidationError
+
+try:
+    import resource
+except ImportError:  # Windows has no such bound
+    resource = None  # type: ignore[assignment]
+
+_OTHER_FILES = 200  # the store, the program, the log
 
 
 class Address(NamedTuple):
@@ -52,3 +60,21 @@ class Address(NamedTuple):
         except OSError as error:
             raise ValidationError(f"cannot listen on {self}: there is no address {self.host!r} ({error})") from None
         return found  # type: ignore[return-value]
+
+
+def room_for(connections: int) -> int:
+    """How many connections the system lets this process have, at most so many, for HTTP and as many for gRPC.
+
+    Who runs out of files cannot take connections, nor reach the store.
+    """
+    if resource is None:
+        return connections
+    needed = 2 * connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(1, min(connections, (soft - _OTHER_FILES) // 2))
+    return connections

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from ..limiter import RateLimiter
 from ..metrics.prometheus import PrometheusMetrics
 from .operations import Asked, operation
 
+if TYPE_CHECKING:
+    from .state import Service
+
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ServiceCollector(Collector):
+    """What belongs to the process, and to no namespace: it is the same on the pages of all."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        failures = CounterMetricFamily(
+            "headgate_auth_failures",
+            "Tokens that were refused: none was sent (missing), nobody's (unknown), expired, or without the scope.",
+            labels=["door", "reason"],
+        )
+        for labels, count in self._service.auth_failures.counts.items():
+            failures.add_metric(labels, count)
+        yield failures
+        reloads = GaugeMetricFamily(
+            "headgate_last_reload_successful",
+            "1 if the file was read when it last changed; 0 if it could not be, and what was read before holds.",
+            labels=["file"],
+        )
+        for file, successful in self._service.reloads.items():
+            reloads.add_metric([file], int(successful))
+        yield reloads
 
 
 class Exposition:
     """Each namespace has its own: nobody sees what others do."""
 
-    def __init__(self, limiter: RateLimiter, resources: Iterable[str]) -> None:
+    def __init__(self, limiter: RateLimiter, resources: Iterable[str], service: ServiceCollector) -> None:
         self._registry = CollectorRegistry()
+        self._registry.register(service)
         PrometheusMetrics(limiter, self._registry, resources=resources)
 
     def page(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -32,9 +32,18 @@ def read_headers(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
     """By name. Of one that is there twice nobody knows which is meant: it is left out."""
     found = dict(headers)
     if len(found) < len(headers):
-        names = [name for name, _ in headers]
-        found = {name: value for name, value in found.items() if names.count(name) == 1}
+        for name in _repeated(name for name, _ in headers):
+            found.pop(name, None)
     return found
+
+
+def _repeated(names: Iterable[T]) -> Iterator[T]:
+    """Those that were there before, in one pass."""
+    seen: set[T] = set()
+    for name in names:
+        if name in seen:
+            yield name
+        seen.add(name)
 
 
 def check_json(headers: Headers) -> None:
@@ -87,8 +96,7 @@ def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        twice = next(_repeated(name for name, _ in pairs))
         raise Refused(400, f"the key {twice[:_SHOWN]!r} is there twice")
     return found
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ..core.units import MAX_AMOUNT
 from ..limiter import OnUnavailable
 
 MAX_WAIT_SECONDS = 60
@@ -24,6 +25,13 @@ NamespaceName: TypeAlias = Annotated[str, Meta(description="All that belongs tog
 Number: TypeAlias = int | float
 Amounts: TypeAlias = Annotated[
     dict[str, Number], Meta(description="Amounts by limit name, multiples of 0.001.", extra_json_schema=_AMOUNTS)
+]
+Taken: TypeAlias = Annotated[
+    dict[str, Annotated[Number, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_AMOUNT})]],
+    Meta(
+        description="Amounts by limit name, multiples of 0.001. 0 passes unless the limit is in debt or blocked.",
+        extra_json_schema=_AMOUNTS,
+    ),
 ]
 Cursor: TypeAlias = Annotated[str, Meta(max_length=4096, description="Of the page before.")]
 Policy: TypeAlias = Annotated[OnUnavailable, Meta(description="What to do when the store is away.")]
@@ -64,7 +72,7 @@ class AskForm(Input):
 
     entity_id: EntityId
     resource: Resource
-    consume: Amounts | None = None
+    consume: Taken | None = None
     limits: Limits | None = None
 
 
@@ -288,16 +296,23 @@ class Entities(Struct):
 # Stored limits
 
 
+Preview: TypeAlias = Annotated[bool, Meta(description="Change nothing, and answer what the change would do.")]
+
+
 class LimitsForm(Input):
-    """They replace all that are stored here. `expected_version`: only if those are (still) that version."""
+    """They replace all that are stored here. `inherit`: limits of other names come from the next level.
+    `expected_version`: only if those that are stored are (still) that version."""
 
     limits: Limits
+    inherit: bool = True
+    preview: Preview = False
     expected_version: Annotated[float, Meta(ge=0, extra_json_schema={"type": "integer"})] | None = None
 
 
-class VersionQuery(Input):
-    """Only if the limits that are stored here are (still) that version."""
+class ChangeQuery(Input):
+    """`expected_version`: only if the limits that are stored here are (still) that version."""
 
+    preview: Preview = False
     expected_version: Annotated[int, Meta(ge=0)] | None = None
 
 
@@ -305,24 +320,50 @@ class SystemForm(LimitsForm):
     on_unavailable: Policy | None = None
 
 
-class StoredLimits(Struct, kw_only=True):
-    """`version`: of those that were read; 0 if there are none."""
+Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
+
+
+class ResolvedLimits(Struct):
+    """What holds. `source`: the most specific level that has any of them. `sources`: by limit name, the level it is
+    from. `on_unavailable`: the stored policy for outages."""
 
     limits: list[LimitForm]
+    source: Source | None
+    sources: dict[str, Source]
+    on_unavailable: OnUnavailable | None
+
+
+class Effective(Struct):
+    """What held before a change and holds after it: for the entity on the resource. For every resource: on one without
+    limits; for everyone: an entity without limits."""
+
+    before: ResolvedLimits
+    after: ResolvedLimits
+    dropped: Annotated[
+        dict[str, list[str | None]],
+        Meta(
+            description="Limits that no longer hold, each with the resources on which that is so; null: all without "
+            "limits of their own. To consume one is an error from then on."
+        ),
+    ]
+
+
+class StoredLimits(Struct, kw_only=True):
+    """`version`: of those that were read; 0 if there are none. `effective`: what a change did."""
+
+    limits: list[LimitForm]
+    inherit: bool
     version: int | UnsetType = UNSET
+    effective: Effective | UnsetType = UNSET
 
 
 class SystemLimits(StoredLimits, kw_only=True):
     on_unavailable: OnUnavailable | None
 
 
-class ResolvedLimits(Struct):
-    limits: list[LimitForm]
-    source: Literal["entity", "entity_default", "resource", "system"] | None
-
-
 class Deleted(Struct):
-    deleted: Annotated[bool, Meta(description="false: there was nothing.")]
+    deleted: Annotated[bool, Meta(description="false: there was nothing, or it was a preview.")]
+    effective: Effective
 
 
 class CustomQuery(PageQuery):

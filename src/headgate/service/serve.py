@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import signal
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from ..core.errors import ValidationError
 from ..http.book import STORED
-from ..http.files import load_rules
+from ..http.files import RulesFile, load_rules
 from .app import App
 from .bounds import MAX_REQUESTS
+from .envoy.descriptors import Descriptors
 from .envoy.files import SECTION, read_descriptors
 from .envoy.server import EnvoyServer, start_envoy_server
 from .envoy.servicer import RateLimitServicer
-from .listen import Address
-from .protocol import BoundedProtocol
+from .listen import Address, room_for
+from .protocol import IDLE_SECONDS, MAX_CONNECTIONS, READ_SECONDS, BoundedProtocol, Bounds
+from .reload import ReloadedFile, Reloader, stamp_of
 from .state import NO_RULES, Service
 from .token_file import load_tokens
 
@@ -32,10 +36,12 @@ try:
 except ImportError:
     from asyncio import run  # type: ignore[assignment]
 
+log = logging.getLogger("headgate")
+
 BIND = "127.0.0.1:8080"
 GRPC = "127.0.0.1:8081"
 OFF = "off"
-_KEEP_ALIVE_SECONDS = 75
+_LOOK_TICKS = 5  # of a tenth of a second
 _LATER_SECONDS = 5.0  # after the timeout: whoever is not answered by then is cut off
 
 
@@ -63,16 +69,22 @@ class Settings:
     max_requests: str = MAX_REQUESTS
     shutdown_timeout: float = 10.0
     reconcile_every: float = 60.0
+    reload_every: float = 2.0
+    proxies: Sequence[str] = ()
     hash_entity_ids: bool | bytes = False
     dashboard: bool = True
     read_only: bool = False
     metrics_resources: Sequence[str] = ()
     api: bool = True
+    read_timeout: float = READ_SECONDS
+    idle_timeout: float = IDLE_SECONDS
+    max_connections: int = MAX_CONNECTIONS
 
 
 def serve(settings: Settings, on_listening: Callable[[Listening], object]) -> None:
     """Serve until SIGTERM or SIGINT, then answer those who are here, and return. Told twice, return at once."""
     files = _Files(settings)
+    settings = replace(settings, max_connections=room_for(settings.max_connections))
     with files.http.bound() as listener:
         run(_Process(settings, files, listener, on_listening).run())
 
@@ -81,10 +93,12 @@ class _Files:
     """All that can be wrong before anything is opened."""
 
     def __init__(self, settings: Settings) -> None:
+        # Before they are read: what changes from now on has to be read again.
+        self.tokens_stamp = None if settings.tokens is None else stamp_of(settings.tokens)
+        self.rules_stamp = None if settings.rules is None else stamp_of(settings.rules)
         self.stored = settings.rules == STORED
         given = None if self.stored else settings.rules
-        self.rules = NO_RULES if given is None else load_rules(given, [SECTION])
-        self.descriptors = read_descriptors(self.rules.sections.get(SECTION))
+        self.rules, self.descriptors = (NO_RULES, Descriptors()) if given is None else _read_rules(given)
         self.tokens = None if settings.tokens is None else load_tokens(settings.tokens)
         self.http = Address.parse(settings.bind, "--bind")
         self.grpc = self._grpc(settings)
@@ -107,22 +121,37 @@ class _Files:
         return None
 
 
+def _read_rules(path: str | Path) -> tuple[RulesFile, Descriptors]:
+    rules = load_rules(path, [SECTION])
+    return rules, read_descriptors(rules.sections.get(SECTION))
+
+
 class _Server(uvicorn.Server):
     def __init__(self, app: App, settings: Settings, on_started: Callable[[], object]) -> None:
+        bounds = Bounds(settings.read_timeout, settings.idle_timeout, settings.max_connections)
         config = uvicorn.Config(
             app,
-            http=BoundedProtocol,
+            http=bounds.protocol(),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # any client could fill the log with warnings
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=ceil(settings.idle_timeout),
             timeout_graceful_shutdown=ceil(settings.shutdown_timeout + _LATER_SECONDS),
         )
         super().__init__(config)
         self._on_started = on_started
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _LOOK_TICKS == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, BoundedProtocol):
+                    connection.look(now)
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -152,9 +181,13 @@ class _Process:
             dashboard=settings.dashboard,
             read_only=settings.read_only,
             metrics_resources=settings.metrics_resources,
+            proxies=settings.proxies,
         )
+        self._servicer = RateLimitServicer(files.descriptors, self._service.authorize)
         self._app = App(self._service, api=settings.api)
         self._http = _Server(self._app, settings, self._started)
+        self._reloader = Reloader([*self._files_to_watch()], settings.reload_every)
+        self._reloading: asyncio.Task[None] | None = None
         self._envoy: EnvoyServer | None = None
         self._envoy_ends: asyncio.Task[None] | None = None
 
@@ -162,14 +195,21 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
-        reconciling = loop.create_task(self._reconcile())
+        if self._settings.api:  # who looks at a store from a terminal ends with it
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+        tasks = [loop.create_task(self._reconcile()), loop.create_task(self._reloader.watch())]
         try:
             if self._files.grpc is not None:
-                servicer = RateLimitServicer(self._files.descriptors, self._service.authorize)
-                self._envoy = await start_envoy_server(servicer, str(self._files.grpc))
+                self._envoy = await start_envoy_server(
+                    self._servicer,
+                    str(self._files.grpc),
+                    max_connections=self._settings.max_connections,
+                    read_seconds=self._settings.read_timeout,
+                )
             await self._http.serve([self._listener])
         finally:
-            reconciling.cancel()
+            for task in tasks:
+                task.cancel()
             if self._envoy is not None:
                 await (self._envoy_ends or self._envoy.stop(0))
             await self._app.close()
@@ -190,6 +230,28 @@ class _Process:
         loop.call_later(self._settings.shutdown_timeout, self._service.waiting.end)
         if self._envoy is not None:
             self._envoy_ends = loop.create_task(self._envoy.stop(self._settings.shutdown_timeout))
+
+    def _reload(self) -> None:
+        self._service.forget()
+        self._reloading = asyncio.get_running_loop().create_task(self._reloader.reload())  # or it might be collected
+
+    def _files_to_watch(self) -> Iterator[ReloadedFile[Any]]:
+        tokens, rules, reloads = self._settings.tokens, self._settings.rules, self._service.reloads
+        if tokens is not None:
+            use_tokens = self._service.use_tokens
+            yield ReloadedFile("tokens", tokens, load_tokens, use_tokens, reloads, self._files.tokens_stamp)
+        if rules is not None and not self._files.stored:
+            yield ReloadedFile("rules", rules, _read_rules, self._use_rules, reloads, self._files.rules_stamp)
+
+    def _use_rules(self, read: tuple[RulesFile, Descriptors]) -> None:
+        rules, descriptors = read
+        if self._envoy is not None and not len(descriptors):
+            path = self._settings.rules
+            raise ValidationError(f"{path} has no descriptors any more, and Envoy would let everything pass")
+        if self._files.grpc is None and len(descriptors) and self._settings.grpc != OFF:
+            log.warning("the rules have descriptors now: start the service anew to listen for Envoy")
+        self._service.use_rules(rules)
+        self._servicer.use(descriptors)
 
     async def _reconcile(self) -> None:
         """Those who took a lease here may have died."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from ..core.errors import HeadgateError, ValidationError
@@ -21,8 +21,10 @@ from ..http.limits import read_limits
 from ..http.plans import Plans
 from ..http.rules import Rules
 from ..limiter import RateLimiter
+from .auth_failures import AuthFailures, Door
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
-from .metrics import Exposition
+from .clients import Clients
+from .metrics import Exposition, ServiceCollector
 from .operations import Asked
 from .problems import Refused
 from .reading import Headers, Receive
@@ -32,6 +34,7 @@ from .ui.live import LiveStats
 log = logging.getLogger("headgate")
 
 _READY_SECONDS = 0.5  # for so long nobody asks the store again
+_LONGEST_HOST = 300
 _CHALLENGE = 'Bearer realm="headgate"'
 _IDENTITY = Identity(
     organisation=lambda call: call.native.organisation,
@@ -55,6 +58,7 @@ class Service:
     `rules`: those of a file, for all namespaces, or "stored": of each namespace its own.
     `max_requests`: how many in a time are served for each token; None: any number.
     `metrics_resources`: those that metrics tell apart.
+    `proxies`: addresses and networks whose `X-Forwarded-For` is believed.
     `dashboard`: whether there are pages for people; `read_only`: whether nobody may change anything there.
     """
 
@@ -71,6 +75,7 @@ class Service:
         dashboard: bool = True,
         read_only: bool = False,
         metrics_resources: Iterable[str] = (),
+        proxies: Iterable[str] = (),
     ) -> None:
         # All that look at the store see one: `memory://` is another for each limiter.
         self.url = f"memory://service-{secrets.token_hex(8)}" if url == "memory://" else url
@@ -78,6 +83,9 @@ class Service:
         self.tokens = tokens
         self.dashboard = dashboard
         self.read_only = read_only
+        self.clients = Clients(proxies)
+        self.auth_failures = AuthFailures()
+        self.reloads: dict[str, bool] = {}
         self.anybody = Token("anybody", "", frozenset(["admin", "namespaces"]), namespace)
         self._rules = rules
         self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
@@ -98,36 +106,61 @@ class Service:
             if live is not None:
                 limiter.watch(live)
             room = self._rooms[namespace] = Room(
-                limiter, self._gate(limiter), live, Exposition(limiter, self._metrics_resources)
+                limiter,
+                _gate(limiter, self._rules),
+                live,
+                Exposition(limiter, self._metrics_resources, ServiceCollector(self)),
             )
         return room
 
-    def _gate(self, limiter: RateLimiter) -> AsyncGate | None:
-        if isinstance(self._rules, str):
-            return AsyncGate(Engine(limiter, STORED, identity=_IDENTITY))
-        if not len(self._rules.rules):
-            return None
-        plans = Plans(self._rules.plans, "stored") if self._rules.plans else None
-        return AsyncGate(Engine(limiter, self._rules.rules, plans=plans, identity=_IDENTITY))
+    def use_rules(self, rules: RulesFile) -> None:
+        """Let other rules hold from now on, in all namespaces. If they cannot be, nothing is changed."""
+        rooms = {name: room._replace(gate=_gate(room.limiter, rules)) for name, room in self._rooms.items()}
+        self._rules, self._rooms = rules, rooms
+
+    def use_tokens(self, tokens: Tokens) -> None:
+        """Let other tokens hold from now on. Sessions of those that are gone end."""
+        self.tokens = tokens
+
+    def forget(self) -> None:
+        """Read stored limits and rules again before they are next obeyed."""
+        for room in self._rooms.values():
+            room.limiter.invalidate_config_cache()
 
     def authorize(self, presented: str | None, scope: str) -> RateLimiter | None:
         """With which limiter whoever presents a token may do what needs the scope; None if with none."""
         token = self._token(presented)
-        return self.room(token.namespace).limiter if token is not None and token.allows(scope) else None
+        if token is None:
+            self.count_refused("envoy", presented, "the port for Envoy")
+            return None
+        if not token.allows(scope):
+            self.auth_failures.count("envoy", "scope", token.name)
+            return None
+        return self.room(token.namespace).limiter
+
+    def count_refused(self, door: Door, presented: str | None, who: str) -> None:
+        """A token that is none, or no longer."""
+        if not presented or self.tokens is None:
+            self.auth_failures.count(door, "missing", who)
+        else:
+            self.auth_failures.count(door, "unknown" if self.tokens.match(presented) is None else "expired", who)
 
     def _token(self, presented: str | None) -> Token | None:
         if self.tokens is None:
             return self.anybody
         return None if presented is None else self.tokens.find(presented)
 
-    async def admit(self, scope: str, headers: Headers, receive: Receive) -> Asked:
-        """Whoever may do what needs the scope, or Refused."""
-        token = self._token(_bearer(headers))
+    async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
+        """Whoever may do what needs the scope, or Refused. `request` is what ASGI calls a scope."""
+        presented = _bearer(headers)
+        token = self._token(presented)
         if token is None:
+            self.count_refused("api", presented, self.clients.address(request))
             raise Refused(
                 401, "a valid token is needed: Authorization: Bearer <token>", [("WWW-Authenticate", _CHALLENGE)]
             )
         if not token.allows(scope):
+            self.auth_failures.count("api", "scope", token.name)
             challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{scope}"'
             raise Refused(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
         await self.count(token)
@@ -173,6 +206,15 @@ class Service:
             await self._bound.close()
 
 
+def _gate(limiter: RateLimiter, rules: RulesFile | Literal["stored"]) -> AsyncGate | None:
+    if isinstance(rules, str):
+        return AsyncGate(Engine(limiter, STORED, identity=_IDENTITY))
+    if not len(rules.rules):
+        return None
+    plans = Plans(rules.plans, "stored") if rules.plans else None
+    return AsyncGate(Engine(limiter, rules.rules, plans=plans, identity=_IDENTITY))
+
+
 def _one_limit(spec: str) -> Limit:
     found = read_limits(spec)
     if len(found) > 1 or found[0].is_concurrent:
@@ -185,8 +227,12 @@ def _bearer(headers: Headers) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-@lru_cache(256)
 def _is_loopback(host: bytes) -> bool:
+    return len(host) <= _LONGEST_HOST and _names_loopback(host)
+
+
+@lru_cache(256)
+def _names_loopback(host: bytes) -> bool:
     try:
         name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

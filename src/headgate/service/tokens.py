@@ -47,13 +47,18 @@ class Tokens:
         self._digests = [(bytes.fromhex(token.sha256), token) for token in self.all]
 
     def find(self, presented: str) -> Token | None:
-        """Whose token it is. It takes the same time for all of them, and for those that are nobody's."""
+        """Whose token it is, as long as it is one."""
+        found = self.match(presented)
+        return None if found is None or found.has_expired else found
+
+    def match(self, presented: str) -> Token | None:
+        """Whose it is or was. It takes the same time for all of them, and for those that are nobody's."""
         digest = sha256(presented.encode("utf-8", "surrogateescape")).digest()
         found = None
         for known, token in self._digests:
             if hmac.compare_digest(known, digest):
                 found = token
-        return None if found is None or found.has_expired else found
+        return found
 
     def known(self, sha256: str) -> Token | None:
         """The token with a hash, as long as it is one."""

@@ -7,11 +7,12 @@ from importlib import import_module
 
 from ..core.errors import ValidationError
 from ..core.names import shown_url
-from .contract import AsyncStore, InProcessStore, LostThenCancelled, SettledThenCancelled, Store
+from .contract import AsyncStore, CancelledLate, InProcessStore, LostThenCancelled, SettledThenCancelled, Store
 from .offload import OffloadedStore
 
 __all__ = [
     "AsyncStore",
+    "CancelledLate",
     "InProcessStore",
     "LostThenCancelled",
     "OffloadedStore",

@@ -45,16 +45,28 @@ from ..core.usage import UsageRow
 MAX_CHANGES = 100
 
 
-class SettledThenCancelled(asyncio.CancelledError):
-    """A coroutine's `settle` was cancelled when it could not be stopped any more; these are its answers."""
+class CancelledLate(asyncio.CancelledError):
+    """A coroutine's `settle` was cancelled when it could no longer be stopped.
 
-    def __init__(self, answers: Sequence[Answer]) -> None:
+    `own` is the cancellation itself. It is what the caller has to see: `asyncio.timeout` and anyio's scopes recognize
+    no other.
+    """
+
+    def __init__(self, own: asyncio.CancelledError) -> None:
         super().__init__()
+        self.own = own
+
+
+class SettledThenCancelled(CancelledLate):
+    """These are its answers."""
+
+    def __init__(self, answers: Sequence[Answer], own: asyncio.CancelledError) -> None:
+        super().__init__(own)
         self.answers = answers
 
 
-class LostThenCancelled(asyncio.CancelledError):
-    """The same, and whether it has happened nobody knows."""
+class LostThenCancelled(CancelledLate):
+    """Whether it has happened is not known."""
 
 
 class Store(Protocol):

@@ -45,25 +45,34 @@ class OffloadedStore:
         if self._worker is None or self._pid != os.getpid():  # threads do not go through a fork
             self._pid = os.getpid()
             self._worker = ThreadPoolExecutor(1, "headgate-store")
-        return asyncio.get_running_loop().run_in_executor(self._worker, method, *args)
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._worker, method, *args)
+        except RuntimeError:  # the main thread has ended, and no other can be started
+            done: asyncio.Future[T] = loop.create_future()
+            try:
+                done.set_result(method(*args))
+            except Exception as error:
+                done.set_exception(error)
+            return done
 
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         if self.in_process:
             return self.blocking.settle(batch, now_ms)
         answers = self._started(self.blocking.settle, batch, now_ms)
-        cancelled = False
+        cancelled: asyncio.CancelledError | None = None
         while not answers.done():
             try:
                 await asyncio.shield(answers)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
                 # The thread goes on, and what it takes must be known to be given back.
-                cancelled = True
+                cancelled = error
             except Exception:
                 break
-        if cancelled:
+        if cancelled is not None:
             if answers.cancelled() or answers.exception():
-                raise LostThenCancelled
-            raise SettledThenCancelled(answers.result())
+                raise LostThenCancelled(cancelled)
+            raise SettledThenCancelled(answers.result(), cancelled)
         return answers.result()
 
     async def delete_buckets(self, keys: Sequence[str]) -> None:

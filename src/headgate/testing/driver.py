@@ -27,7 +27,8 @@ class Blocking:
             return [self._wrapped(one) for one in value]
         kind = type(value)
         of_ours = kind.__module__.startswith("headgate.limiter")
-        return Blocking(value, self._loop) if of_ours and not hasattr(kind, "__dataclass_fields__") else value
+        plain = hasattr(kind, "__dataclass_fields__") or isinstance(value, (list, tuple))
+        return Blocking(value, self._loop) if of_ours and not plain else value
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)

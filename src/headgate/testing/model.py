@@ -57,10 +57,10 @@ class ModelBucket:
     def under(self, limit: Limit, revision: int) -> ModelBucket:
         if limit == self.limit or 0 < revision < self.revision:
             return self
-        tokens = self.tokens + max(Fraction(0), _tokens(limit.capacity_milli) - self.capacity)
+        used = self.capacity - self.tokens
         # The fraction of a millitoken is carried over in the new limit's grain, rounded down.
         grain = 1000 * limit.period_ms
-        tokens = min(Fraction(floor(tokens * grain), grain), _tokens(limit.capacity_milli))
+        tokens = Fraction(floor((_tokens(limit.capacity_milli) - used) * grain), grain)
         return replace(self, limit=limit, tokens=tokens, revision=revision or self.revision)
 
     def wait_ms(self, amount: Fraction) -> int | None:

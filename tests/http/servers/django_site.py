@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import django
 import site_parts as parts
 from django.conf import settings
+from django.core.signals import request_finished
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils.decorators import method_decorator, sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
@@ -18,7 +19,9 @@ from headgate import SyncRateLimiter
 from headgate.http.addresses import Addresses
 from headgate.http.identity import Identity
 
-ON_VIEWS = ("both", "both-more", "slow", "stream", "boom")
+ON_VIEWS = ("both", "both-more", "slow", "stream", "boom", "batch", "unset")
+
+PLAIN = ("hello", "limited", "exempt", "users/<str:id>", "away", "away-open", "aside")
 
 settings.configure(
     ALLOWED_HOSTS=["*"],
@@ -93,6 +96,16 @@ def both(request: HttpRequest) -> HttpResponse:
     return HttpResponse("hello")
 
 
+@limit("10/day", cost=parts.batch_size, id="batch")
+def batch(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+@limit()
+def unset(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
 @method_decorator(limit("1 concurrent"), name="dispatch")
 class Slow(View):
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -133,6 +146,17 @@ async def broken_async(request: HttpRequest) -> HttpResponse:
     return StreamingHttpResponse(parts.broken_async())
 
 
+def after(request: HttpRequest) -> HttpResponse:
+    key = request.GET["key"]
+
+    def work(**_: Any) -> None:
+        request_finished.disconnect(work)
+        parts.wait(key)
+
+    request_finished.connect(work, weak=False)
+    return HttpResponse("hello")
+
+
 @limit("1 concurrent")
 def boom(request: HttpRequest) -> HttpResponse:
     raise RuntimeError("boom")
@@ -145,8 +169,11 @@ async def boom_async(request: HttpRequest) -> HttpResponse:
 
 def paths(*, is_async: bool) -> list[Any]:
     return [
-        *(path(name, hello) for name in ("hello", "limited", "exempt", "users/<str:id>", "away", "away-open")),
+        *(path(name, hello) for name in PLAIN),
+        path("batch", batch),
+        path("unset", unset),
         path("both", both),
+        path("after", after),
         path("slow", (SlowAsync if is_async else Slow).as_view()),
         path("stream", (StreamAsync if is_async else Stream).as_view()),
         path("endless", endless_async if is_async else endless),

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Annotated
 
 import site_parts as parts
-from fastapi import APIRouter, Depends, FastAPI, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, WebSocket, WebSocketDisconnect
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import BaseModel
+from starlette.background import BackgroundTask
 
 from headgate import RateLimiter
 from headgate.http.asgi import RateLimitMiddleware
@@ -67,6 +69,24 @@ async def both() -> str:
     return "hello"
 
 
+@app.get("/batch")
+@limits.limit("10/day", cost=parts.batch_size, id="batch")
+async def batch() -> str:
+    return "hello"
+
+
+@app.get("/unset", dependencies=[Depends(RateLimit(limits))])
+async def unset() -> str:
+    return "hello"
+
+
+@app.get("/aside")
+@limits.limit("3/day")
+@limits.limit(shadow=True)
+async def aside() -> str:
+    return "hello"
+
+
 @app.get("/slow", response_class=PlainTextResponse)
 @limits.limit("1 concurrent")
 def slow(key: str) -> str:
@@ -95,6 +115,28 @@ async def broken(passed: Annotated[Passed, Depends(RateLimit(limits, "1 concurre
 @limits.limit("1 concurrent")
 async def boom() -> None:
     raise RuntimeError("boom")
+
+
+@app.get("/after")
+@limits.limit("1 concurrent")
+async def after(key: str, tasks: BackgroundTasks) -> str:
+    tasks.add_task(parts.wait_async, key)
+    return "hello"
+
+
+@app.get("/after-own", dependencies=[Depends(RateLimit(limits, "1 concurrent"))])
+async def after_own(key: str) -> PlainTextResponse:
+    return PlainTextResponse("hello", background=BackgroundTask(parts.wait_async, key))
+
+
+class Order(BaseModel):
+    size: int
+
+
+@app.post("/orders")
+@limits.limit("3/day")
+async def orders(order: Order) -> int:
+    return order.size
 
 
 @app.get("/away", dependencies=[Depends(RateLimit(away, "1000/day"))])

@@ -9,7 +9,7 @@ from flask.views import MethodView
 from headgate import SyncRateLimiter
 from headgate.http.flask import Headgate
 
-ON_VIEWS = ("both", "both-more", "slow", "stream", "boom")
+ON_VIEWS = ("both", "both-more", "slow", "stream", "boom", "batch", "unset")
 limiter = SyncRateLimiter("memory://")
 away = SyncRateLimiter(parts.AWAY_URL)
 headgate = Headgate(limiter, [rule for rule in parts.RULES if rule.id not in ON_VIEWS], **parts.SETTINGS)
@@ -26,6 +26,7 @@ views = Blueprint("views", __name__)
 @app.get("/away")
 @app.get("/away-open")
 @app.get("/exempt")
+@app.get("/aside")
 @app.route("/limited", methods=["GET", "POST"])
 def hello(id: str = "") -> str:
     return "hello"
@@ -35,6 +36,18 @@ def hello(id: str = "") -> str:
 @headgate.limit("50/day")
 @headgate.limit("2/day; 100/hour")
 def both() -> str:
+    return "hello"
+
+
+@views.get("/batch")
+@headgate.limit("10/day", cost=parts.batch_size, id="batch")
+def batch() -> str:
+    return "hello"
+
+
+@views.get("/unset")
+@headgate.limit()
+def unset() -> str:
     return "hello"
 
 
@@ -59,6 +72,14 @@ def endless() -> Response:
 @app.get("/broken")
 def broken() -> Response:
     return Response(parts.broken())
+
+
+@app.get("/after")
+def after() -> Response:
+    key = request.args["key"]
+    response = Response("hello")
+    response.call_on_close(lambda: parts.wait(key))
+    return response
 
 
 @views.get("/boom")

@@ -9,9 +9,13 @@ Each has the same routes, by the means of its framework:
 /stream         one at a time; `first`, and `last` when the test lets go its `key`
 /endless        one at a time; goes on until the client has gone
 /broken         one at a time; a stream that fails
+/after          one at a time; work that goes on after the answer until the test lets go its `key`
 /boom           one at a time; raises
 /exempt         1/day, were it not exempt
 /users/{id}     2/day
+/batch          10/day, and a request costs what its header x-batch-size says
+/unset          under limits that nobody has stored
+/aside          3/day, and a shadow under limits that nobody has stored
 /away           1,000/day in a store that comes and goes; 503 while it is away
 /away-open      the same, but passes while it is away
 """
@@ -35,6 +39,11 @@ AWAY_URL = os.environ.get("HEADGATE_SITE_AWAY_URL", "redis://127.0.0.1:1/0")
 PROXY = "127.0.0.9"
 PATIENCE_SECONDS = 20.0
 
+
+def batch_size(call: Call) -> int:
+    return int(call.header("x-batch-size") or 1)
+
+
 RULES = [
     Rule("limited", "/limited", limits="3/day"),
     Rule("both", "/both", limits="2/day; 100/hour"),
@@ -44,6 +53,11 @@ RULES = [
     Rule("endless", "/endless", limits="1 concurrent"),
     Rule("broken", "/broken", limits="1 concurrent"),
     Rule("boom", "/boom", limits="1 concurrent"),
+    Rule("after", "/after", limits="1 concurrent"),
+    Rule("batch", "/batch", limits="10/day", cost=batch_size),
+    Rule("unset", "/unset"),
+    Rule("aside", "/aside", limits="3/day"),
+    Rule("aside-shadow", "/aside", shadow=True, priority=1),
     Rule("exempt", "/exempt", limits="1/day"),
     Rule("users", "/users/{id}", limits="2/day"),
 ]

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import site_parts as parts
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -52,6 +53,10 @@ async def boom(request: Request) -> Response:
     raise RuntimeError("boom")
 
 
+async def after(request: Request) -> Response:
+    return PlainTextResponse("hello", background=BackgroundTask(parts.wait_async, request.query_params["key"]))
+
+
 async def echo(websocket: WebSocket) -> None:
     await websocket.accept()
     try:
@@ -61,7 +66,7 @@ async def echo(websocket: WebSocket) -> None:
         pass
 
 
-PLAIN = ("/hello", "/both", "/exempt", "/users/{id}", "/away", "/away-open")
+PLAIN = ("/hello", "/both", "/exempt", "/users/{id}", "/away", "/away-open", "/batch", "/unset", "/aside")
 app = Starlette(
     routes=[
         *(Route(path, hello) for path in PLAIN),
@@ -71,6 +76,7 @@ app = Starlette(
         Route("/endless", endless),
         Route("/broken", broken),
         Route("/boom", boom),
+        Route("/after", after),
         WebSocketRoute("/limited", echo),
     ],
     middleware=[

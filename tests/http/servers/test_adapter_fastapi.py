@@ -71,6 +71,102 @@ def limits() -> FastAPILimits:
     return FastAPILimits(RateLimiter("memory://"), identity=Identity(user=header("x-user")))
 
 
+MALFORMED: list[dict[str, Any]] = [
+    {"content": b"{", "headers": {"content-type": "application/json"}},
+    {"content": b"\xff\xfe", "headers": {"content-type": "application/json"}},
+    {"json": {"nome": 1}},
+    {"content": b"name=1"},
+]
+
+
+def limited_post(limits: FastAPILimits, how: str) -> FastAPI:
+    app = FastAPI()
+    check = RateLimit(limits, "2/day")
+    router = APIRouter(dependencies=[Depends(check)] if how == "router" else [])
+
+    async def make(item: Item) -> str:
+        return item.name
+
+    if how == "decorator":
+        make = limits.limit("2/day")(make)
+    router.post("/items", dependencies=[Depends(check)] if how == "dependency" else [])(make)
+    app.include_router(router)
+    return app
+
+
+@pytest.mark.parametrize("how", ["decorator", "dependency", "router"])
+@pytest.mark.parametrize("sent", MALFORMED, ids=["json", "not utf-8", "field", "form"])
+def test_malformed_body_counts_like_any_other_request(limits: FastAPILimits, how: str, sent: dict[str, Any]) -> None:
+    async def talk(ask: Ask) -> None:
+        replies = [await ask("/items", "POST", **sent) for _ in range(4)]
+        assert [reply.status_code for reply in replies][2:] == [429, 429]
+        assert {reply.status_code for reply in replies[:2]} <= {400, 422}
+        assert replies[-1].headers["content-type"] == "application/problem+json"
+        assert (await ask("/items", "POST", json={"name": "hat"})).status_code == 429
+
+    drive(limited_post(limits, how), talk)
+
+
+def test_malformed_body_holds_no_slot(limits: FastAPILimits) -> None:
+    app = FastAPI()
+
+    @app.post("/items")
+    @limits.limit("1 concurrent")
+    async def make(item: Item) -> str:
+        return item.name
+
+    async def talk(ask: Ask) -> None:
+        assert [(await ask("/items", "POST", **MALFORMED[0])).status_code for _ in range(3)] == [422] * 3
+        assert (await ask("/items", "POST", json={"name": "hat"})).status_code == 200
+
+    drive(app, talk)
+
+
+@pytest.mark.parametrize("how", ["decorator", "dependency", "router"])
+def test_well_formed_body_counts_once(limits: FastAPILimits, how: str) -> None:
+    async def talk(ask: Ask) -> None:
+        statuses = [(await ask("/items", "POST", json={"name": "hat"})).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+
+    drive(limited_post(limits, how), talk)
+
+
+def test_dependency_that_refuses_before_the_limit_is_not_counted(limits: FastAPILimits) -> None:
+    app = FastAPI()
+
+    def login(x_user: Annotated[str | None, Header()] = None) -> None:
+        if x_user is None:
+            raise HTTPException(401)
+
+    @app.post("/items", dependencies=[Depends(login), Depends(RateLimit(limits, "1/day", per="everyone"))])
+    async def make(item: Item) -> str:
+        return item.name
+
+    async def talk(ask: Ask) -> None:
+        assert [(await ask("/items", "POST", json={"name": "hat"})).status_code for _ in range(3)] == [401] * 3
+        user = {"x-user": "ann"}
+        assert (await ask("/items", "POST", json={"name": "hat"}, headers=user)).status_code == 200
+        assert (await ask("/items", "POST", json={"name": "hat"}, headers=user)).status_code == 429
+
+    drive(app, talk)
+
+
+def test_limit_that_a_test_overrides_counts_nothing(limits: FastAPILimits) -> None:
+    app = FastAPI()
+    check = RateLimit(limits, "1/day")
+
+    @app.post("/items", dependencies=[Depends(check)])
+    async def make(item: Item) -> str:
+        return item.name
+
+    app.dependency_overrides[check] = lambda: None
+
+    async def talk(ask: Ask) -> None:
+        assert [(await ask("/items", "POST", **MALFORMED[0])).status_code for _ in range(3)] == [422] * 3
+
+    drive(app, talk)
+
+
 def test_the_openapi_document_stays_as_it_is(limits: FastAPILimits) -> None:
     plain = site(lambda endpoint: endpoint).openapi()
     assert site(limits.limit("2/day")).openapi() == plain

@@ -142,9 +142,11 @@ def test_slots_are_freed_whatever_becomes_of_the_answer(app: Flask, headgate: He
     client = app.test_client()
     for _ in range(2):
         with client.get("/file") as response:
-            assert response.data == b"data"
             with client.get("/none") as refused:
                 assert refused.status_code == 429
+            assert response.data == b"data"
+            with client.get("/none") as passed:
+                assert passed.status_code == 204, "all of the answer was sent"
         with pytest.raises(RuntimeError, match="boom"):
             client.get("/boom")
         with client.get("/none") as nothing:

@@ -53,6 +53,20 @@ def test_a_stream_that_fails_frees_its_slot(site: Site, user: str) -> None:
         eventually(lambda: first_line(site, user) == b"first\n", "the slot is free")
 
 
+def test_work_after_the_answer_does_not_hold_its_slot(site: Site, user: str) -> None:
+    site.let_go("nothing")
+    for path in ("/after", "/after-own") if site.name == "fastapi" else ("/after",):
+        key = f"{user}{path.replace('/', '-')}"
+        with ThreadPoolExecutor(1) as thread:
+            first = thread.submit(site.ask, f"{path}?key={key}", user=user)
+            try:
+                eventually(lambda key=key: site.has_waiting(key), "the work after the answer goes on")
+                assert site.ask(f"{path}?key=nothing", user=user).status == 200
+            finally:
+                site.let_go(key)
+            assert first.result().status == 200
+
+
 def passes(site: Site, path: str, user: str) -> bool:
     with site.open(path, user=user) as response:
         return response.status == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import site_parts as parts
@@ -10,7 +10,20 @@ import site_parts as parts
 from headgate import SyncRateLimiter
 from headgate.http.wsgi import RateLimitWsgiMiddleware
 
-PLAIN = ("/hello", "/limited", "/both", "/exempt", "/away", "/away-open")
+PLAIN = ("/hello", "/limited", "/both", "/exempt", "/away", "/away-open", "/batch", "/unset", "/aside")
+
+
+class After:
+    """An answer whose end takes long."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"hello"
+
+    def close(self) -> None:
+        parts.wait(self._key)
 
 
 def answer(path: str, key: str) -> Iterable[bytes] | None:
@@ -20,6 +33,8 @@ def answer(path: str, key: str) -> Iterable[bytes] | None:
         return [parts.wait(key).encode()]
     if path == "/boom":
         raise RuntimeError("boom")
+    if path == "/after":
+        return After(key)
     return {"/stream": lambda: parts.stream(key), "/endless": parts.endless, "/broken": parts.broken}.get(
         path, lambda: None
     )()

@@ -200,6 +200,33 @@ def test_two_people_at_the_same_limits(browser: Browser, filled: ServeProcess) -
         expect(second.get_by_label("What limit 1 allows")).to_have_value("10/minute")
 
 
+def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServeProcess) -> None:
+    """One limit is changed and the others stay inherited; one that would disappear is said before."""
+    where = "/ui/limits/edit?entity=filled:in&resource=gpt-4o"
+    with somebody(browser, filled.url, TOKENS["boss"]) as page:
+        page.goto(where)
+        expect(page.get_by_label("Name of limit 2")).to_have_value("tpm")
+        expect(page.get_by_label("What limit 2 allows")).to_have_value("300000/minute")
+        page.get_by_label("What limit 1 allows").fill("7/minute")
+        page.get_by_label("Name of limit 3").fill("extra")
+        page.get_by_label("What limit 3 allows").fill("1/day")
+        page.get_by_role("button", name="Preview the change").click()
+        expect(page.get_by_role("row", name="rpm")).to_contain_text("500/minute of the resource")
+        expect(page.get_by_role("row", name="rpm")).to_contain_text("7/minute its own")
+        expect(page.get_by_role("row", name="tpm")).to_contain_text("stays")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        assert _violations(page) == []
+        page.get_by_role("button", name="Store these limits").click()
+        page.goto(where)
+        page.get_by_label("Name of limit 2").fill("")
+        page.get_by_label("What limit 2 allows").fill("")
+        page.get_by_role("button", name="Preview the change").click()
+        expect(page.get_by_role("alert")).to_contain_text("extra will no longer hold for filled:in on gpt-4o")
+        assert _violations(page) == []
+        page.get_by_role("button", name="Store these limits, without extra").click()
+        expect(page.get_by_role("status")).to_contain_text("The limits are stored")
+
+
 def test_without_scripts(browser: Browser, filled: ServeProcess) -> None:
     """All of it works, and where numbers would move, it is said that they do not."""
     with somebody(browser, filled.url, TOKENS["boss"], java_script_enabled=False) as page:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -41,6 +42,82 @@ def test_limits_are_previewed_and_then_stored(level: str, entity: str, boss: Sit
     event = text_of(boss.get("/ui/audit"))
     assert "boss" in event
     assert "10,000/minute" in event
+
+
+def test_the_form_has_what_holds_and_where_it_is_from(entity: str, boss: Site) -> None:
+    resource = f"r/{next(_numbers)}"
+    stored(boss, {"resource": resource}, rpm="10/minute", tpm="1000/minute")
+    place = {"entity": entity, "resource": resource}
+    form = boss.get("/ui/limits/edit", **place)
+    for value in ("rpm", "10/minute", "tpm", "1000/minute"):
+        assert f'value="{value}"' in form.text
+    assert text_of(form).count("of the resource") == 2
+    sent = {"name": ["rpm", "tpm", ""], "spec": ["2/minute", "1000/minute", ""]}
+    preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
+    assert "rpm 10/minute of the resource 2/minute its own" in text_of(preview)
+    assert "tpm 1,000/minute of the resource 1,000/minute of the resource stays" in text_of(preview)
+    boss.follow(preview, "/ui/limits/edit")
+    again = boss.get("/ui/limits/edit", **place)
+    assert "stored here" in again.text
+    assert text_of(again).count("of the resource") == 1
+    assert f'name="inherited" value="{escape("tpm=1000/minute")}"' in again.text
+    page = text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
+    assert "full · its own" in page
+    assert "full · of the resource" in page
+
+
+def test_what_is_inherited_is_not_stored_as_its_own(entity: str, boss: Site) -> None:
+    """Though it was in the form, and though it has changed since the form was made."""
+    resource = f"r/{next(_numbers)}"
+    stored(boss, {"resource": resource}, rpm="10/minute", tpm="1000/minute")
+    form = boss.get("/ui/limits/edit", entity=entity, resource=resource)
+    stored(boss, {"resource": resource}, rpm="10/minute", tpm="5000/minute")
+    sent = {"name": ["rpm", "tpm"], "spec": ["2/minute", "1000/minute"]}
+    preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
+    assert "5,000/minute of the resource stays" in text_of(preview)
+    boss.follow(preview, "/ui/limits/edit")
+    assert 'value="5000/minute"' in boss.get("/ui/limits/edit", entity=entity, resource=resource).text
+    unchanged = boss.follow(form, "/ui/limits/edit", 422, name=["rpm", "tpm"], spec=["10/minute", "1000/minute"])
+    assert "at least one limit that is not inherited" in text_of(unchanged)
+
+
+def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -> None:
+    """All of its rows are stored then, so that nothing that is consumed disappears."""
+    resource = f"r/{next(_numbers)}"
+    stored(boss, {"resource": resource}, rpm="10/minute", tpm="1000/minute")
+    place = {"entity": entity, "resource": resource}
+    sent = {"name": ["rpm", "tpm"], "spec": ["2/minute", "1000/minute"], "inherit": "no"}
+    preview = boss.follow(boss.get("/ui/limits/edit", **place), "/ui/limits/edit", 200, **sent)
+    assert "tpm 1,000/minute of the resource 1,000/minute its own" in text_of(preview)
+    assert "no longer" not in text_of(preview)
+    assert "do not hold here" in text_of(preview)
+    boss.follow(preview, "/ui/limits/edit")
+    assert '<option value="no" selected>' in boss.get("/ui/limits/edit", **place).text
+    assert "own limits only" in text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
+
+
+def test_names_that_would_disappear_are_named_and_agreed_to(entity: str, boss: Site) -> None:
+    place = {"entity": entity, "resource": f"r/{next(_numbers)}"}
+    stored(boss, place, rpm="10/minute", extra="1000/minute")
+    form = boss.get("/ui/limits/edit", **place)
+    preview = boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="10/minute")
+    assert f"extra will no longer hold for {entity} on {place['resource']}" in text_of(preview)
+    assert "Store these limits, without extra" in text_of(preview)
+    boss.follow(preview, "/ui/limits/edit", 200, dropped=[])
+    assert 'value="extra"' in boss.get("/ui/limits/edit", **place).text, "nothing is stored that was not agreed to"
+    boss.follow(preview, "/ui/limits/edit")
+    assert 'value="extra"' not in boss.get("/ui/limits/edit", **place).text
+    question = boss.get("/ui/limits/delete", **place)
+    assert f"rpm will no longer hold for {entity}" in text_of(question)
+    assert "Delete the limits" in boss.follow(question, "/ui/limits/delete", 200, dropped=[]).text
+    boss.follow(question, "/ui/limits/delete")
+
+
+def stored(boss: Site, place: dict[str, str], **limits: str) -> None:
+    """As somebody who goes through the form. What is in it already is left out."""
+    form = boss.get("/ui/limits/edit", **place)
+    preview = boss.follow(form, "/ui/limits/edit", 200, name=list(limits), spec=list(limits.values()))
+    boss.follow(preview, "/ui/limits/edit")
 
 
 def test_system_limits_have_a_policy(boss: Site) -> None:
@@ -85,7 +162,7 @@ def test_two_at_the_same_limits(entity: str, boss: Site) -> None:
     late = boss.follow(second, "/ui/limits/edit", 409, name="rpm", spec="99/minute")
     assert "Somebody else was faster" in late.text
     assert "boss" in text_of(late)
-    assert "10/minute 99/minute" in text_of(late)
+    assert "10/minute its own 99/minute its own" in text_of(late)
     assert 'value="10/minute"' in boss.get("/ui/limits/edit", **place).text
     boss.follow(late, "/ui/limits/edit")
     assert 'value="99/minute"' in boss.get("/ui/limits/edit", **place).text
@@ -120,7 +197,7 @@ def test_somebody_was_faster_than_the_store(monkeypatch: pytest.MonkeyPatch) -> 
 
     answer = inside(app, work)
     assert answer.status_code == 409
-    assert "7/minute 9/minute" in text_of(answer)
+    assert "7/minute its own default 9/minute its own default" in text_of(answer)
     assert "someone" in answer.text
 
 

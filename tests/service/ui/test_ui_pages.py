@@ -296,6 +296,7 @@ def test_the_overview_costs_the_same_however_many_there_are(api: bool, monkeypat
         return Counter(store.calls), store.listed
 
     async def work(client: httpx.AsyncClient) -> list[tuple[Counter[str], int]]:
+        await asyncio.to_thread(fill, 1)
         await client.get("/ui")  # the namespace is looked at once a minute
         found = []
         for count in (10, 500):

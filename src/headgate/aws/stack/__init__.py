@@ -2,6 +2,7 @@
 
 from .errors import StackError, StackFailed, StackNotFound
 from .events import StackEvent
+from .migrate import MigrationRefused, migrate_table
 from .options import StackOptions
 from .package import Package, build_package, export_lambda
 from .stack import Deleted, Deployed, Stack
@@ -11,6 +12,7 @@ from .template import template, to_yaml
 __all__ = [
     "Deleted",
     "Deployed",
+    "MigrationRefused",
     "Package",
     "Stack",
     "StackError",
@@ -21,6 +23,7 @@ __all__ = [
     "StackStatus",
     "build_package",
     "export_lambda",
+    "migrate_table",
     "template",
     "to_yaml",
 ]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ...plan import Call, Plan, Sleep, run
 from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.exchange import Exchange, MoreTime, Reply, Send
-from ...stores.dynamodb.migrations import MIGRATIONS, Migrator, Report
+from ...stores.dynamodb.migrations import Migrator, Report
 from ...stores.dynamodb.namespaces import Namespace, Namespaces
 from ...stores.dynamodb.url import Settings
-from ...stores.dynamodb.versions import Versions
+from ...stores.dynamodb.versions import Foreign, Versions
 from .clients import Aws, translated
 
 T = TypeVar("T")
+_AT_ONCE = 10  # as many connections as boto3 keeps
 
 
 class Registry:
@@ -40,14 +43,15 @@ class Registry:
                 return
 
     def layout(self) -> int | None:
-        """The number of the layout; None if nobody has used the table yet."""
+        """The number of the layout; 0 if the items are not headgate's, None if nobody has used the table yet."""
         version = self._run(self._versions.read_plan())
-        return None if version is None else version.schema
+        return 0 if isinstance(version, Foreign) else None if version is None else version.schema
 
-    def migrate(self, namespace: str, *, dry_run: bool) -> list[Report]:
-        """Bring the items to the layout of this headgate. Those that belong to no namespace yet go to this one."""
-        migrator = Migrator(self._deliverer, MIGRATIONS, lambda: time.time_ns() // 1_000_000)
-        return self._run(migrator.run_plan(namespace, dry=dry_run))
+    def migrate(self, into: str, namespace: str, *, cascade: bool | None, force: bool, dry: bool) -> Report | None:
+        """Carry the items of this table, one of zae-limiter's, into another or into itself."""
+        target = Deliverer(replace(self._deliverer.settings, table=into))
+        migrator = Migrator(self._deliverer, target, lambda: time.time_ns() // 1_000_000)
+        return self._run(migrator.run_plan(namespace, cascade=cascade, force=force, dry=dry))
 
     def _run(self, plan: Plan[T]) -> T:
         with translated():
@@ -59,7 +63,10 @@ class Registry:
         if isinstance(call, MoreTime):
             return None
         assert isinstance(call, Exchange)
-        return [self._send(send) for send in call.sends]
+        if len(call.sends) == 1:
+            return [self._send(call.sends[0])]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(self._send, call.sends))
 
     def _send(self, send: Send) -> Reply:
         """boto3 tries again what may be; what it does not get through raises, as with every other call here."""

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ...core.errors import ValidationError
-from ...stores.dynamodb.migrations import Report
 from ...stores.dynamodb.namespaces import Namespace
 from .archive import remove_bucket
 from .clients import Aws
@@ -142,13 +141,6 @@ class Stack:
 
     def status(self) -> StackStatus:
         return read_status(self._aws, self._existing())
-
-    def migrate(self, namespace: str = "default", *, dry_run: bool = False) -> list[Report]:
-        """Bring the items of the table to the layout of this headgate; of an older one's, none was in a namespace.
-
-        Nobody may use the table meanwhile. Interrupted, it goes on where it was. The table needs no stack.
-        """
-        return Registry(self._aws, self.name).migrate(namespace, dry_run=dry_run)
 
     def outputs(self) -> dict[str, str]:
         return outputs_of(self._existing())

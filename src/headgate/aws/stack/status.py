@@ -33,7 +33,7 @@ class TableStatus:
     backups: bool
     protected: bool
     stream: bool
-    layout: int | None
+    layout: int | None  # 0: the items are not headgate's
     namespaces: Sequence[str]
 
 
@@ -125,7 +125,10 @@ def _problems_of(name: str, table: TableStatus) -> list[str]:
     turn_on = f"`headgate aws update --name {name}` turns it on"
     found += [f"{what} is off: {turn_on}" for what, on in switches.items() if not on]
     if table.layout not in (None, SCHEMA):
-        found.append(f"the table has layout {table.layout}, this headgate uses {SCHEMA}: run `headgate aws migrate`")
+        found.append(
+            f"the table has layout {table.layout}, this headgate uses {SCHEMA} (0: items of another program, 1: a "
+            "migration has not finished): run `headgate aws migrate`"
+        )
     return found
 
 
@@ -157,7 +160,8 @@ def _table(aws: Aws, name: str) -> TableStatus | None:
 def _registry(aws: Aws, name: str) -> tuple[int | None, list[str]]:
     try:
         registry = Registry(aws, name)
-        return registry.layout(), [namespace.name for namespace in registry.namespaces()]
+        layout = registry.layout()
+        return layout, [namespace.name for namespace in registry.namespaces()] if layout == SCHEMA else []
     except HeadgateError:  # a table that is being made, or that one may describe but not read
         return None, []
 

@@ -2,42 +2,105 @@
 
 from __future__ import annotations
 
+import sys
+from datetime import datetime, timezone
+
 import click
 
+from ...aws.stack import migrate_table
+from ...stores.dynamodb.migrations import Report
 from ..command import Command
+from ..errors import REFUSED
 from ..options import namespace_option
-from ..output import Table, answer, answer_json, number
+from ..output import Table, answer, answer_json, number, printable
 from .place import Place, place_options
 
 
 @click.command(
     cls=Command,
-    short_help="Bring a table to the layout of this headgate.",
-    examples=["headgate aws migrate --dry-run", "headgate aws migrate --name limits"],
+    short_help="Copy a table of zae-limiter's into one of headgate's.",
+    examples=[
+        "headgate aws migrate --name zae-limiter --dry-run",
+        "headgate aws migrate --name zae-limiter --to-table limits",
+        "headgate aws migrate --name zae-limiter --in-place",
+    ],
 )
-@click.option("--dry-run", is_flag=True, help="Only count what there is to do.")
+@click.option("--to-table", metavar="NAME", help="The table to copy into; without one, the name and -headgate.")
+@click.option("--in-place", is_flag=True, help="Change the table itself instead, after asking.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed for --in-place where there is no terminal to ask on.")
+@click.option(
+    "--cascade/--no-cascade",
+    default=None,
+    help="Whether what an entity takes counts on its parent too, where zae-limiter (before 0.6) does not say.",
+)
+@click.option("--force", is_flag=True, help="Go on without what headgate has no equivalent of.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, and say what would be done.")
 @namespace_option
 @place_options
-def migrate(place: Place, namespace: str, dry_run: bool) -> None:
-    """Bring the items of a table to the layout of this headgate.
+def migrate(
+    place: Place,
+    namespace: str,
+    to_table: str | None,
+    in_place: bool,
+    yes: bool,
+    cascade: bool | None,
+    force: bool,
+    dry_run: bool,
+) -> int | None:
+    """Copy a table of zae-limiter's, of any release from 0.1 to 0.17, into a new table of headgate's.
 
-    Stop everything that uses the table first. Items of the oldest layout are in no namespace, and go to --namespace. If
-    it is interrupted, run it again: it goes on where it was.
+    All of it is read first. If something cannot be carried, it says what, and writes nothing. The table itself is never
+    written to, and its clients go on, unless it is changed --in-place: stop them before. What a table has from before
+    release 0.10 is in no namespace, and goes to --namespace. If it is interrupted, run it again: it goes on where it
+    was.
     """
-    with place.stack() as stack:
-        reports = stack.migrate(namespace, dry_run=dry_run)
+    if in_place and not (yes or dry_run or _confirmed(place.name)):
+        answer("nothing was changed")
+        return REFUSED
+    report = migrate_table(
+        place.name,
+        to_table,
+        in_place=in_place,
+        namespace=namespace,
+        cascade=cascade,
+        force=force,
+        dry_run=dry_run,
+        region=place.region,
+        profile=place.profile,
+        endpoint_url=place.endpoint_url,
+    )
     if place.as_json:
-        answer_json(
-            [
-                {"layout": each.number, "title": each.title, "counts": dict(each.counts), "left": each.left}
-                for each in reports
-            ]
-        )
+        answer_json(None if report is None else report.as_dict())
+    elif report is None:
+        answer(f"{place.name}: the table is empty, or is headgate's: there is nothing to do")
+    else:
+        _tell(report, "would be" if dry_run else "was")
+    return None
+
+
+def _confirmed(name: str) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on: give --yes to change the table without being asked")
+    lines = (
+        f"This changes table {name} so that zae-limiter cannot use it any more, and removes its items.",
+        "  Without --in-place it is copied into a new table, and stays as it is.",
+    )
+    for line in lines:
+        click.echo(printable(line), err=True)
+    return bool(click.prompt("Type the name of the table", default="", show_default=False, err=True) == name)
+
+
+def _tell(report: Report, verb: str) -> None:
+    if report.finished_at_ms:
+        at = datetime.fromtimestamp(report.finished_at_ms / 1000, timezone.utc).isoformat(timespec="seconds")
+        answer(f"{report.target} was filled from {report.source} at {at}: delete it to do so again")
         return
-    if not reports:
-        answer(f"{place.name}: the table has the layout of this headgate, there is nothing to do")
-    for each in reports:
-        answer(f"{'would bring' if dry_run else 'brought'} {place.name} to layout {each.number}: {each.title}")
-        answer(Table(["items", ">count"], [[kind, number(count)] for kind, count in sorted(each.counts.items())]))
-        for left in each.left:
-            answer(f"left as it is: {left}")
+    where = "in place" if report.target == report.source else f"into {report.target}"
+    answer(f"{report.source} ({report.found}) {verb} carried {where}")
+    rows = [[kind, number(count)] for kind, count in sorted(report.counts.items())]
+    answer(Table(["items", ">count"], rows))
+    answer(f"namespaces: {', '.join(report.namespaces)}")
+    for note in report.notes:
+        answer(f"note: {note}")
+    for problem in report.problems:
+        answer(f"left out, or different: {problem}")

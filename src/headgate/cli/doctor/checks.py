@@ -155,7 +155,9 @@ def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
         yield Finding("limits", "warn", "none are stored", advice)
         return
     more = ", and more that were not looked at" if len(levels) > _LOOKED_AT else ""
-    yield Finding("limits", "ok", f"stored at {number(len(stored))} levels{more}")
+    alone = sum(not limits.inherit for _, limits in stored)
+    inherit = f", of which {number(alone)} inherit nothing" if alone else ""
+    yield Finding("limits", "ok", f"stored at {number(len(stored))} levels{inherit}{more}")
     for level, limits in stored:
         for limit in limits:
             if limit.capacity < 1:
@@ -170,9 +172,9 @@ def _levels(limiter: SyncRateLimiter) -> Iterator[Level]:
     for resource in resources:
         yield Level(resource=resource)
     for place in (None, *resources):
-        for entity_id in all_pages(partial(_own_limits_page, limiter, place)):
+        for entity_id in all_pages(partial(own_limits_page, limiter, place)):
             yield Level(entity_id, place)
 
 
-def _own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str | None) -> Page[str]:
+def own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str | None) -> Page[str]:
     return limiter.list_entities_with_custom_limits(resource, cursor=cursor)

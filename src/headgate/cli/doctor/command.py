@@ -10,7 +10,7 @@ import click
 
 from ..command import Command
 from ..errors import ALLOWED, REFUSED
-from ..options import Session, store_options
+from ..options import Session, work_options
 from ..output import Table, answer, answer_json
 
 if TYPE_CHECKING:
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     examples=[
         "headgate doctor",
         "headgate doctor --url redis://localhost --namespace shop",
+        "headgate doctor --rules rules.yaml",
         "headgate doctor --read-only --json",
     ],
 )
 @click.option("--read-only", is_flag=True, help="Write nothing: leave out what has to be tried in a scratch namespace.")
-@store_options
-def doctor(session: Session, read_only: bool) -> int:
+@click.option("--rules", metavar="FILE", help="The rules of a file, and not those that are stored.")
+@work_options
+def doctor(session: Session, read_only: bool, rules: str | None) -> int:
     """Look at everything that keeps limits from working, and say what to do about it.
 
     Versions; whether the store answers and how it is set up; its clock; what this user may do there, tried in a
-    scratch namespace that is removed again; how long a decision takes; whether the namespace is in use and its limits
-    can pass. The exit code is 1 if something failed; a warning leaves it 0.
+    scratch namespace that is removed again; how long a decision takes; whether the namespace is in use, its limits can
+    pass and its rules can be obeyed. The exit code is 1 if something failed; a warning leaves it 0.
     """
-    found = list(_findings(session, read_only))
+    found = list(_findings(session, read_only, rules))
     failed = sum(finding.verdict == "fail" for finding in found)
     warned = sum(finding.verdict == "warn" for finding in found)
     if session.as_json:
@@ -45,9 +47,9 @@ def doctor(session: Session, read_only: bool) -> int:
     return REFUSED if failed else ALLOWED
 
 
-def _findings(session: Session, read_only: bool) -> Iterator[Finding]:
+def _findings(session: Session, read_only: bool, rules_file: str | None) -> Iterator[Finding]:
     from ...limiter import SyncRateLimiter
-    from . import checks, packages
+    from . import checks, packages, rules
 
     def limiter(namespace: str) -> SyncRateLimiter:
         # Looking is not worth an event.
@@ -64,7 +66,12 @@ def _findings(session: Session, read_only: bool) -> Iterator[Finding]:
     with limiter(namespace if read_only else f"doctor-{secrets.token_hex(4)}") as scratch:
         yield from (checks.ping_findings if read_only else checks.scratch_findings)(scratch)
     with limiter(namespace) as own:
-        yield from checks.namespace_findings(own)
+        usable = True
+        for finding in checks.namespace_findings(own):
+            usable = usable and finding.verdict != "fail"
+            yield finding
+        if usable:
+            yield from rules.rules_findings(own, rules_file)
 
 
 def _table(found: Sequence[Finding]) -> Table:

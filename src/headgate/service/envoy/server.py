@@ -8,11 +8,17 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ...core.errors import HeadgateError
+from .guard import Guard
 from .servicer import SERVICE, RateLimitServicer
 
 # What a client can fill, headers that became values of descriptors, is far below this: see MAX_VALUE_BYTES.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_CONCURRENT = 1000
+MAX_STREAMS = 1000  # of a connection
+MAX_CONNECTIONS = 2000
+READ_SECONDS = 20.0
+IDLE_SECONDS = 1800.0  # long: Envoy may let a request pass that meets the end of its connection
+MAX_BAD_PINGS = 2
 GRACE_SECONDS = 5.0
 
 
@@ -40,12 +46,25 @@ async def start_envoy_server(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     max_concurrent: int = MAX_CONCURRENT,
+    max_connections: int = MAX_CONNECTIONS,
+    read_seconds: float = READ_SECONDS,
+    idle_seconds: float = IDLE_SECONDS,
 ) -> EnvoyServer:
-    """Listen on `bind`: `127.0.0.1:8081`, `[::1]:8081`, or `unix:/run/headgate.sock`."""
+    """Listen on `bind`: `127.0.0.1:8081`, `[::1]:8081`, or `unix:/run/headgate.sock`.
+
+    `read_seconds`: how long a client may take to say that it speaks HTTP/2, and to ask for health.
+    """
     server = grpc.aio.server(
+        interceptors=[Guard(SERVICE, servicer.admits, read_seconds)],
         maximum_concurrent_rpcs=max_concurrent,
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_allowed_incoming_connections", max_connections),
+            ("grpc.server_handshake_timeout_ms", round(read_seconds * 1000)),
+            ("grpc.http2.settings_timeout", round(read_seconds * 1000)),
+            ("grpc.max_connection_idle_ms", round(idle_seconds * 1000)),
+            ("grpc.http2.max_ping_strikes", MAX_BAD_PINGS),
             ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
         ],
     )

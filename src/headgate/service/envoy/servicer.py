@@ -13,6 +13,7 @@ from ...http.answer import DEFAULT_HEADERS, HeaderKind, Headers
 from ...limiter import RateLimiter
 from .decide import decide
 from .descriptors import Descriptors
+from .guard import Metadata
 from .ratelimit_pb2 import RateLimitRequest, RateLimitResponse
 from .reply import reply
 from .wishes import wishes_of
@@ -38,8 +39,16 @@ class RateLimitServicer:
         self._authorize = authorize
         self._headers = Headers(headers)
 
+    def use(self, descriptors: Descriptors) -> None:
+        """Let other rules hold from now on."""
+        self._descriptors = descriptors
+
+    def admits(self, metadata: Metadata) -> bool:
+        """Whether a call with this metadata would be answered: its message need not be known."""
+        return self._authorize(_bearer(metadata), SCOPE) is not None
+
     async def should_rate_limit(self, request: RateLimitRequest, context: Any) -> RateLimitResponse:
-        limiter = self._authorize(_bearer(context), SCOPE)
+        limiter = self._authorize(_bearer(context.invocation_metadata()), SCOPE)
         if limiter is None:
             await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "a bearer token with the scope 'decide' is needed")
         try:
@@ -68,8 +77,8 @@ class RateLimitServicer:
         return grpc.method_handlers_generic_handler(SERVICE, {"ShouldRateLimit": method})
 
 
-def _bearer(context: Any) -> str | None:
-    for name, value in context.invocation_metadata() or ():
+def _bearer(metadata: Metadata | None) -> str | None:
+    for name, value in metadata or ():
         if name == "authorization":
             scheme, _, token = value.partition(" ")
             return token.strip() if scheme.lower() == "bearer" else None

@@ -25,6 +25,7 @@ from ...core.errors import (
 from ...http.answer import HeaderList
 from ...limiter import RateLimiter
 from ..bounds import MAX_BODY_BYTES
+from ..clients import is_secure
 from ..problems import Refused
 from ..reading import Gone, Headers, Message, Receive, read_body, read_headers, read_parameter
 from ..state import Service
@@ -125,8 +126,7 @@ class Dashboard:
         await _send(send, 200 if kind else 404, headers, body)
 
     async def _answer(self, methods: Mapping[str, Page], scope: Scope, receive: Receive, send: Send) -> None:
-        peer = (scope.get("client") or ("",))[0]
-        visit = Visit(self, read_headers(scope["headers"]), scope["scheme"], peer)
+        visit = Visit(self, read_headers(scope["headers"]), is_secure(scope), self.service.clients.address(scope))
         try:
             answer = await self._handled(methods, visit, scope, receive)
         except Gone:

@@ -94,7 +94,7 @@ class Snapshot:
 class LiveStats:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._started = now()
         self._ring: list[_Second] = [_Second(-1) for _ in range(SECONDS + 1)]
         self._minutes: list[_Minute] = [_Minute(-1) for _ in range(_MINUTES + 1)]

@@ -82,12 +82,12 @@ class Fields:
 
 @dataclass(slots=True)
 class Visit:
-    """Somebody at a page. `looks` reads what is stored by now, and takes ids as they are stored."""
+    """Somebody at a page. `secure`: by TLS. `looks` reads what is stored by now, and takes ids as they are stored."""
 
     dashboard: Dashboard
     headers: Headers
-    scheme: str
-    peer: str
+    secure: bool
+    address: str
     session: Session | None = None
     room: Room | None = None
     looks: RateLimiter | None = None

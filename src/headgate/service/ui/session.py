@@ -6,11 +6,10 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from math import ceil
 from secrets import token_urlsafe
 
 from ...core.limit import Limit
-from ...http.addresses import Addresses
 from ...limiter import RateLimiter
 from ..problems import Refused
 from ..reading import Headers
@@ -74,35 +73,30 @@ class Sessions:
 
 
 class Logins:
-    """Wrong tokens, so many in a minute from one address. Headgate itself, in this process."""
+    """Wrong tokens, so many in a minute from one address. Headgate itself, in this process.
 
-    def __init__(self) -> None:
-        self._limiter = RateLimiter("memory://")
-        self._addresses = Addresses()
+    A right token is never kept waiting, whatever was tried before it from the same address: many may share one, and a
+    token cannot be guessed, however often one tries.
+    """
 
-    async def begin(self, peer: str) -> None:
-        """Before a token is looked at."""
-        decision = await self._limiter.try_acquire(self._place(peer), _RESOURCE, {WRONG_LOGINS.name: 1}, [WRONG_LOGINS])
-        if not decision:
-            raise Refused(429, "too many wrong tokens from your address: wait a minute", [("Retry-After", "60")])
+    def __init__(self, limiter: RateLimiter | None = None) -> None:
+        self._limiter = limiter or RateLimiter("memory://")
 
-    async def was_right(self, peer: str) -> None:
-        await self._limiter.adjust(self._place(peer), _RESOURCE, {WRONG_LOGINS.name: -1}, [WRONG_LOGINS])
-
-    def _place(self, peer: str) -> str:
-        return f"from-{self._addresses.shown(peer) or 'somewhere'}"
+    async def was_wrong(self, address: str) -> None:
+        decision = await self._limiter.try_acquire(f"from-{address}", _RESOURCE, {WRONG_LOGINS.name: 1}, [WRONG_LOGINS])
+        if not decision.allowed:
+            seconds = ceil(decision.retry_after_seconds or 1)
+            detail = f"too many wrong tokens from your address: try again in {seconds} s"
+            raise Refused(429, detail, [("Retry-After", str(seconds))])
 
     async def close(self) -> None:
         await self._limiter.close()
 
 
 def read_cookies(headers: Headers) -> dict[str, str]:
-    jar: SimpleCookie = SimpleCookie()
-    try:
-        jar.load(headers.get(b"cookie", b"").decode("latin-1"))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in jar.items()}
+    """In one pass, and as they are: no cookie of ours has quotes, and to unescape others' takes time without bound."""
+    pairs = (part.partition("=") for part in headers.get(b"cookie", b"").decode("latin-1").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def session_cookie(session: Session | None, *, secure: bool) -> tuple[str, str]:
@@ -115,11 +109,6 @@ def session_cookie(session: Session | None, *, secure: bool) -> tuple[str, str]:
 def theme_cookie(theme: str) -> tuple[str, str]:
     """Not a secret, and set by the page itself where there are scripts."""
     return "Set-Cookie", f"{THEME_COOKIE}={theme}; Path={_PATH}; Max-Age={_YEAR_SECONDS}; SameSite=Strict"
-
-
-def is_secure(scheme: str, headers: Headers) -> bool:
-    """Whether the browser speaks TLS, to us or to a proxy. Who lies about it gets a cookie that is never sent."""
-    return scheme == "https" or headers.get(b"x-forwarded-proto", b"") == b"https"
 
 
 def check_origin(headers: Headers) -> None:

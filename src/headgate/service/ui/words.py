@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ...core.errors import EntityExists, EntityNotFound, HeadgateError, RateLimiterUnavailable, VersionConflict
 from ...core.limit import Limit
+from ...limiter import ResolvedLimits
 
 DONE = {
     "limits": "The limits are stored. They hold here at once, and in other processes within a minute.",
@@ -32,6 +33,7 @@ SOURCES = {
     "entity_default": "its own default",
     "resource": "of the resource",
     "system": "of the system",
+    "limiter": "of the program",
     None: "given by callers",
 }
 
@@ -98,13 +100,15 @@ def brief(value: Any) -> str:
 
 
 class LimitChange(NamedTuple):
-    """`kind`: added, removed, changed or same."""
+    """`kind`: added, removed, changed or same. `was_from`, `is_from`: the levels it was, and will be, from."""
 
     name: str
     before: str
     after: str
     kind: str
     words: str
+    was_from: str | None = None
+    is_from: str | None = None
 
 
 def limit_changes(before: Iterable[Limit], after: Iterable[Limit]) -> list[LimitChange]:
@@ -115,6 +119,14 @@ def limit_changes(before: Iterable[Limit], after: Iterable[Limit]) -> list[Limit
         was, will = old.get(name), new.get(name)
         found.append(LimitChange(name, str(was or ""), str(will or ""), *_difference(was, will)))
     return found
+
+
+def effective_changes(before: ResolvedLimits, after: ResolvedLimits) -> list[LimitChange]:
+    """The same of what holds."""
+    return [
+        change._replace(was_from=before.sources.get(change.name), is_from=after.sources.get(change.name))
+        for change in limit_changes(before.limits, after.limits)
+    ]
 
 
 def _difference(was: Limit | None, will: Limit | None) -> tuple[str, str]:

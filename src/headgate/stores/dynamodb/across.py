@@ -75,7 +75,7 @@ class Pool:
         left = part.amount_milli
         total = sum(has for has in there if has > 0)
         for ledger, has in sorted(zip(self.ledgers, there), key=lambda one: -one[1]):
-            some = min(left, -(-part.amount_milli * has // total) if evenly else has)
+            some = min(left, -(-part.amount_milli * has // total) if evenly and total else has)
             if some > 0:
                 ledger.insists = ledger.insists or wait_ms > 0
                 ledger.move(part, some, FORCE if wait_ms else TAKE)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
@@ -53,7 +53,7 @@ class _Wire:
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
         self.settings = settings
         self.timeout_seconds = timeout_seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = 0
         self._client: Any = None
         self._threads: ThreadPoolExecutor | None = None
@@ -133,7 +133,14 @@ class _Talk:
         client = self._wire.client()
         if len(sends) == 1:
             return [self._send(client, sends[0])]
-        return list(self._wire.side_by_side().map(self._send, [client] * len(sends), sends))
+        begun = [self._begun(client, send) for send in sends]
+        return [reply.result() if isinstance(reply, Future) else reply for reply in begun]
+
+    def _begun(self, client: Any, send: Send) -> Reply | Future[Reply]:
+        try:
+            return self._wire.side_by_side().submit(self._send, client, send)
+        except RuntimeError:  # the main thread has ended, and no other can be started: one after the other
+            return self._send(client, send)
 
     def _send(self, client: Any, send: Send) -> Reply:
         return sent(client, send, self._wire.timeout_seconds)

@@ -33,7 +33,7 @@ class Pressure(NamedTuple):
 
 class Cache:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._seen: dict[Place, Seen] = {}
         self._looks: dict[Place, tuple[float, float]] = {}
         self._pressure: dict[Place, Pressure] = {}

@@ -58,11 +58,11 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
         except PartlyUnavailable:
             raise  # with answers, which somebody may have to give back
         except RateLimiterUnavailable:
-            if talk.cancelled:
-                raise LostThenCancelled from None
+            if talk.cancelled is not None:
+                raise LostThenCancelled(talk.cancelled) from None
             raise
-        if talk.cancelled:
-            raise SettledThenCancelled(answers)
+        if talk.cancelled is not None:
+            raise SettledThenCancelled(answers, talk.cancelled)
         return answers
 
     async def close(self) -> None:
@@ -140,7 +140,7 @@ class _Talk:
     def __init__(self, wire: _Wire, *, to_the_end: bool = False) -> None:
         self._wire = wire
         self._to_the_end = to_the_end
-        self.cancelled = False
+        self.cancelled: asyncio.CancelledError | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -178,8 +178,8 @@ class _Talk:
                 await asyncio.wait(pending, timeout=max(self._left(), 0))
                 if self._left() <= 0:
                     await self._stop(pending)
-            except asyncio.CancelledError:
-                self.cancelled = True
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
                 if not self._to_the_end:
                     await self._stop(pending)
                     raise

@@ -156,11 +156,12 @@ class LimitsHome(Home):
         self.resource = resource
 
     def encode(self, value: Mapping[str, Any]) -> Values:
-        self._fields(value, "limits", "on_unavailable")
+        self._fields(value, "limits", "inherit", "on_unavailable")
         limits = value["limits"]
         values: Values = {
             "resource": self.resource,
             "limit_names": ",".join(limit["name"] for limit in limits),
+            "inherit": value.get("inherit"),
             "on_unavailable": value.get("on_unavailable"),
         }
         for limit in limits:
@@ -172,9 +173,7 @@ class LimitsHome(Home):
     def decode(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         names = values["limit_names"].split(",") if values["limit_names"] else []
         value: dict[str, Any] = {"limits": [_limit(name, values) for name in names]}
-        if "on_unavailable" in values:
-            value["on_unavailable"] = values["on_unavailable"]
-        return value
+        return value | {field: values[field] for field in ("inherit", "on_unavailable") if field in values}
 
 
 _NUMBERS = {"capacity": "cp", "refill_amount": "ra", "refill_period_seconds": "rp"}

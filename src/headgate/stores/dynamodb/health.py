@@ -43,7 +43,7 @@ def _examine_plan(deliver: Deliverer) -> Plan[list[Finding]]:
     named = {"TableName": deliver.table}
     described = yield from deliver.one_plan(Send("DescribeTable", named, repeatable=True))
     expiry = yield from deliver.one_plan(Send("DescribeTimeToLive", named, repeatable=True))
-    version = yield from Versions(deliver).read_plan()
+    version = yield from Versions(deliver).check_plan()
     assert not isinstance(described, Failed)
     assert not isinstance(expiry, Failed)
     layout = f"layout {version.schema if version else SCHEMA}"

@@ -105,8 +105,12 @@ def sk_namespace(name: str) -> str:
     return f"#NAMESPACE#{name}"
 
 
+def sk_migration_prefix() -> str:
+    return "#MIGRATION#"
+
+
 def sk_migration(number: int) -> str:
-    return f"#MIGRATION#{number}"
+    return f"{sk_migration_prefix()}{number}"
 
 
 # Indexes. GSI1: children of a parent. GSI2: buckets and usage of a resource, all entities, and all limits of entities.

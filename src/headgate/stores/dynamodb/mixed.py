@@ -18,7 +18,7 @@ from .exchange import MoreTime
 from .hours import Hours
 from .ledger import Ledger
 from .namespaces import Namespaces
-from .settle import Job, Settler, answers_of, longest_of
+from .settle import Job, Settler, answers_of, longest_of, written_keys
 from .shards import Shards
 from .slot_items import SlotPlace
 from .slots import SlotShelf
@@ -63,13 +63,16 @@ class MixedSettler(Settler):
     def _jobs_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
         places: dict[str, SlotPlace] = {}
         wanted: dict[SlotPlace, set[str]] = {}
+        written = written_keys(batch)
         for request in batch:
             for part in request.parts:
                 if part.limit.is_concurrent:
                     key = request.keys[part.level]
                     if key not in places:
                         namespace, entity_id, resource = parse_bucket_key(key)
-                        ns = self._namespaces.known(namespace) or (yield from self._namespaces.id_plan(namespace))
+                        ns = self._namespaces.known(namespace) or (
+                            yield from self._namespaces.id_plan(namespace, register=key in written)
+                        )
                         places[key] = SlotPlace(ns, entity_id, resource, 0)
                     names = wanted.setdefault(places[key], set())
                     if request.mode is not PEEK:

@@ -29,6 +29,7 @@ from .versions import VERSION_KEY, Versions, version_item
 ACTIVE = "active"
 KEPT_SECONDS = 60.0
 _SYSTEM = keys.pk_system(keys.REGISTRY)
+_UNREGISTERED = "-"  # the id under which nothing is ever stored: a look finds what is new
 _LONGEST_PAUSE = 0.2
 
 
@@ -65,8 +66,10 @@ class Namespaces:
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
 
-    def id_plan(self, name: str) -> Plan[str]:
-        """The id of a name, registered now if it was not yet."""
+    def id_plan(self, name: str, *, register: bool = True) -> Plan[str]:
+        """The id of a name, registered now if it was not yet, unless it is only looked at."""
+        if not register:
+            return (yield from self.find_plan(name)) or _UNREGISTERED
         if name == keys.REGISTRY:
             if (yield from self._versions.check_plan()) is None:
                 yield from self._versions.write_plan()
@@ -88,12 +91,12 @@ class Namespaces:
         namespace, _ = yield from self._look_up_plan(check_namespace(name))
         return None if namespace is None else namespace.id
 
-    def register_plan(self, name: str, *, migrating: bool = False) -> Plan[Namespace]:
-        """The namespace of a name, new or found. `migrating`: the table may still have another layout."""
+    def register_plan(self, name: str) -> Plan[Namespace]:
+        """The namespace of a name, new or found."""
         check_namespace(name)
         turn = 0
         while True:
-            namespace, unused = yield from self._look_up_plan(name, migrating=migrating)
+            namespace, unused = yield from self._look_up_plan(name)
             if namespace is not None:
                 return self._use(namespace)
             if turn:
@@ -140,11 +143,11 @@ class Namespaces:
                     self._use(namespace)
         return found
 
-    def _look_up_plan(self, name: str, *, migrating: bool = False) -> Plan[tuple[Namespace | None, bool]]:
+    def _look_up_plan(self, name: str) -> Plan[tuple[Namespace | None, bool]]:
         """The namespace, and whether nobody has used the table yet. Fails if the table has another layout."""
         place: ItemKey = (_SYSTEM, keys.sk_namespace(name))
         found = yield from read_items_plan(self._deliver, [place, VERSION_KEY])
-        unused = False if migrating else (yield from self._versions.check_plan(found)) is None
+        unused = (yield from self._versions.check_plan(found)) is None
         item = found.get(place)
         return None if item is None else _read(item), unused
 

@@ -76,4 +76,6 @@ class Records:
         ns = yield from self._namespaces.find_plan(namespace_of([prefix]))
         if ns is None:
             return Page([])
+        if ns == REGISTRY:
+            yield from self._namespaces.read_plan([])
         return (yield from list_plan(self._deliver, ns, prefix, cursor, limit, now_ms))

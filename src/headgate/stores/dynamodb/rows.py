@@ -26,7 +26,7 @@ from ...core.limit import Limit
 from .exchange import Item
 
 PREFIX = "b_"
-SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv")  # of all that an item may have of a limit
+SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv", "sl")  # of all that an item may have of a limit
 USED = "u_"
 MOST_SHARDS = "most_shards"
 

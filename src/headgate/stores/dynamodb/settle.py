@@ -134,11 +134,14 @@ class Settler:
     def _jobs_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
         ledgers: dict[str, Ledger] = {}
         jobs = []
+        written = written_keys(batch)
         for request in batch:
             for key in request.keys:
                 if key not in ledgers:
                     namespace, entity_id, resource = parse_bucket_key(key)
-                    ns = self._namespaces.known(namespace) or (yield from self._namespaces.id_plan(namespace))
+                    ns = self._namespaces.known(namespace) or (
+                        yield from self._namespaces.id_plan(namespace, register=key in written)
+                    )
                     gives = request.mode is FORCE and all(part.amount_milli <= 0 for part in request.parts)
                     ledgers[key] = self._shards.ledger(Place(ns, entity_id, resource, 0), now_ms, gives=gives)
             jobs.append(Job(request, [ledgers[key] for key in request.keys]))
@@ -179,6 +182,10 @@ class Settler:
         for ledger in ledgers:
             ledger.shelf.cache.touch(ledger.place, ledger.seen_at_ms)
         return waiting
+
+
+def written_keys(batch: Sequence[Request]) -> set[str]:
+    return {key for request in batch if request.mode is not PEEK for key in request.keys}
 
 
 def _decide(job: Job) -> None:

@@ -4,9 +4,9 @@ DynamoDB takes about a thousand writes a second for one item. Under pressure an 
 each have half of what it had, so there are no more tokens than before. Shard 0 leads: it is split first, and
 its count is the highest. Shard i of n is split into i and i + n.
 
-A split is one write to the item, which changes its count and keeps what V was at that moment; the sibling is made from
-that. Should the one who splits die in between, half of what the item had is missing, not doubled, until the next one
-who finds no sibling makes it.
+A split is one write to the item, which changes its count and keeps what V and the limit were at that moment; the
+sibling is made from that. Should the one who splits die in between, half of what the item had is missing, not doubled,
+until the next one who finds no sibling makes it.
 
 Most requests are for one shard, chosen at random. One that is too large for it, or that it refuses, is decided on all
 of them and written in one transaction. Items with shards have no time to live, because none of them may be forgotten
@@ -31,7 +31,7 @@ from .exchange import Failed, Item, Send
 from .forms import Place, Write
 from .hours import Hours
 from .ledger import Ledger
-from .rows import NEW, PREFIX, Row, has_buckets, read_row
+from .rows import NEW, PREFIX, Row, has_buckets, read_limit, read_row, written_limit
 from .shelf import Shelf
 from .writer import News
 
@@ -138,8 +138,9 @@ class Shards(Shelf):
         names = {"#sc": "shard_count", "#ttl": "ttl"}
         sets = ["#sc = :double"]
         for i, name in enumerate(row.states):
-            names |= {f"#v{i}": f"{PREFIX}{name}_vt", f"#s{i}": f"{PREFIX}{name}_sv"}
-            sets.append(f"#s{i} = #v{i}")
+            for short, suffix in (("v", "vt"), ("s", "sv"), ("l", "lm"), ("m", "sl")):
+                names[f"#{short}{i}"] = f"{PREFIX}{name}_{suffix}"
+            sets += [f"#s{i} = #v{i}", f"#m{i} = #l{i}"]
         count = row.shard_count
         return Send(
             "UpdateItem",
@@ -174,10 +175,13 @@ class Shards(Shelf):
             "wcu": attribute(0),
             "at": item["at"],
         }
-        for name in read_row(item).states:
+        for name, state in read_row(item).states.items():
             kept = item.get(f"{PREFIX}{name}_sv", item[f"{PREFIX}{name}_vt"])
-            made |= {f"{PREFIX}{name}_vt": kept, f"{PREFIX}{name}_tc": attribute(0)}
-            made |= {key: item[key] for suffix in ("lm", "rv", "at") if (key := f"{PREFIX}{name}_{suffix}") in item}
+            # V counts in units of its limit, which may have changed since. A penalty that came since is on all shards.
+            limit, _ = read_limit(name, item.get(f"{PREFIX}{name}_sl", item[f"{PREFIX}{name}_lm"])["S"])
+            written = attribute(written_limit(limit, state.blocked_until_ms))
+            made |= {f"{PREFIX}{name}_vt": kept, f"{PREFIX}{name}_lm": written, f"{PREFIX}{name}_tc": attribute(0)}
+            made |= {key: item[key] for suffix in ("rv", "at") if (key := f"{PREFIX}{name}_{suffix}") in item}
         table = self._deliver.table
         unchanged = {
             "TableName": table,

@@ -31,6 +31,7 @@ class Stored:
     def list_plan(self) -> Plan[list[str]]:
         """By name; those that have none, by their id after an underscore. All of the index is read."""
         scan = {"TableName": self._deliver.table, "IndexName": keys.GSI4, "ProjectionExpression": "GSI4PK"}
+        yield from self._namespaces.read_plan([])
         ids: set[str] = set()
         start: Mapping[str, Any] = {}
         while True:

@@ -61,12 +61,17 @@ class Table:
         version = None
         if (yield from self._describe_plan()) is not None:
             yield from self._wait_plan()
-            version = yield from self._versions.look_plan()
-        if version is not None:
-            self._versions.check(version)
+            version = yield from self._versions.check_plan()
         yield from self.create_missing_plan()
         if version is None:
             yield from self._versions.write_plan()
+
+    def exists_plan(self) -> Plan[bool]:
+        """An error if the table has other keys than one of headgate's, or of zae-limiter's, has."""
+        description = yield from self._describe_plan()
+        if description is not None:
+            self._check_keys(description)
+        return description is not None
 
     def create_missing_plan(self) -> Plan[None]:
         """The table itself, whatever layout its items have."""

@@ -42,6 +42,12 @@ class Settings:
         )
 
 
+def check_table(name: str) -> str:
+    if not isinstance(name, str) or not _TABLE.fullmatch(name):
+        raise ValidationError(f"table name {name!r} is not allowed: 3 to 255 of A-Z a-z 0-9 _ . -")
+    return name
+
+
 def read_url(url: str) -> Settings:
     def wrong(why: str) -> ValidationError:
         return ValidationError(f"store URL {_shown(url)!r} is not allowed: {why}")

@@ -11,7 +11,7 @@ from ...core.errors import ValidationError
 from .store import MemoryStore
 
 _named: dict[str, MemoryStore] = {}
-_named_lock = threading.Lock()
+_named_lock = threading.RLock()
 
 
 def open_blocking(url: str, timeout_seconds: float) -> MemoryStore:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,8 @@ from ...core.names import REGISTRY, parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.slots import Slots
 from ...core.usage import HOUR_MS, UsageRow, hour_of, is_over
+from ..fork import locked_during_fork
+from ..locks import OwnedLock, reentered
 from .usage import UsageBook
 
 # A bucket that was used this recently is kept even if it is full.
@@ -41,7 +42,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.usage_ms = 0
-        self._lock = threading.Lock()
+        self.lock = OwnedLock()
         self._rows: dict[str, _Row] = {}
         self._hand: deque[str] = deque()  # every key of _rows, the one to be looked at next first
         self._records: dict[str, _Stored] = {}
@@ -49,17 +50,27 @@ class MemoryStore:
         self._expiring: list[tuple[int, str]] = []  # a heap
         self._usage = UsageBook()
         self._hour_starts_ms = self._hour_ends_ms = 0
+        locked_during_fork(self)
+
+    def _alone(self) -> OwnedLock:
+        if self.lock.owned():
+            raise reentered()
+        return self.lock
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         assert now_ms is not None
-        with self._lock:
+        if self.lock.owned():
+            raise reentered()
+        with self.lock:
             return [decide(request, self._states(*request[:3], now_ms), now_ms) for request in batch]
 
     def _states(self, mode: Mode, keys: Sequence[str], parts: Parts, now_ms: int) -> list[State]:
         return [self._state(keys[part.level], part, now_ms, looks=mode is PEEK) for part in parts]
 
     def take(self, keys: Sequence[str], parts: Parts, now_ms: int) -> Answer:
-        with self._lock:  # not acquire() and try: an interrupt may come between them
+        if self.lock.owned():
+            raise reentered()
+        with self.lock:
             if len(parts) == 1:
                 level, limit, _, _ = parts[0]
                 key = keys[level]
@@ -119,7 +130,7 @@ class MemoryStore:
                 self._hand.append(key)
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
-        with self._lock:
+        with self._alone():
             for key in keys:
                 if key in self._rows:
                     self._empty(key)
@@ -133,7 +144,7 @@ class MemoryStore:
     ) -> Page[BucketRow]:
         assert now_ms is not None
         found = []
-        with self._lock:
+        with self._alone():
             for key, row in self._rows.items():
                 place = _place(key, namespace, entity_id, resource)
                 if row and place:
@@ -142,7 +153,7 @@ class MemoryStore:
         return Page(found)
 
     def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        with self._lock:
+        with self._alone():
             return [self._record(key, now_ms) for key in keys]
 
     def _record(self, key: str, now_ms: int | None) -> Record | None:
@@ -152,7 +163,7 @@ class MemoryStore:
         return Record(key, json.loads(stored.json), stored.version)
 
     def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        with self._lock:
+        with self._alone():
             self._forget_expired(now_ms)
             versions = [self._version(change.key) for change in changes]
             for change, version in zip(changes, versions):
@@ -188,7 +199,7 @@ class MemoryStore:
 
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
         found: list[Record] = []
-        with self._lock:
+        with self._alone():
             keys = self._record_keys
             for index in range(bisect_left(keys, max(prefix, cursor or "")), len(keys)):
                 if not keys[index].startswith(prefix):
@@ -211,7 +222,7 @@ class MemoryStore:
         now_ms: int | None,
     ) -> Page[UsageRow]:
         found = []
-        with self._lock:
+        with self._alone():
             for key in dict.fromkeys([*self._usage.keys(), *self._rows]):
                 place = _place(key, namespace, entity_id, resource)
                 used = self._used(key, hours) if place else {}
@@ -235,7 +246,7 @@ class MemoryStore:
         assert now_ms is not None
         idle: list[str] = []
         leases = 0
-        with self._lock:
+        with self._alone():
             records = len(self._records)
             self._forget_expired(now_ms)
             if self.usage_ms:
@@ -250,16 +261,16 @@ class MemoryStore:
             return Swept(len(idle), records - len(self._records), leases)
 
     def list_stored(self) -> list[str]:
-        with self._lock:
+        with self._alone():
             stored = [*(key for key, row in self._rows.items() if row), *self._usage.keys(), *self._records]
             return sorted({key.partition("/")[0] for key in stored} - {REGISTRY})
 
     def count_stored(self, namespace: str) -> int:
-        with self._lock:
+        with self._alone():
             return len(self._rows_of(namespace)) + len(self._records_of(namespace))
 
     def purge(self, namespace: str) -> int:
-        with self._lock:
+        with self._alone():
             rows, records = self._rows_of(namespace), self._records_of(namespace)
             for key in rows:
                 self._rows[key] = {}  # the hand takes the empty row away
@@ -280,6 +291,9 @@ class MemoryStore:
         pass
 
     def close(self) -> None:
+        pass
+
+    def before_fork(self) -> None:
         pass
 
 

@@ -6,7 +6,7 @@ from ...core.errors import Contended, HeadgateError, RateLimiterUnavailable, Val
 from ...plan import Plan, Sleep
 from . import literal
 from .exchange import Ask, Lost, Refusal, Reply, Row, Statement, TimeLeft
-from .schema import VERSION
+from .schema import FUNCTIONS, VERSION
 from .url import Settings
 
 _PAUSE_SECONDS = 0.005
@@ -14,7 +14,8 @@ _AGAIN = 2  # after a lost connection
 _ABORTED = ("40001", "40P01")  # by the server, for the sake of others: nothing was done
 _NOT_PREPARED = ("26000", "42P05")  # it is not there, or it is there already
 _NOT_SET_UP = ("3F000", "42P01", "42883", "42703")
-_VERSION = "SELECT max(version) FROM headgate.version"
+# What was set up before functions had a revision has no such column.
+_VERSION = "SELECT max(version), max((to_jsonb(v) ->> 'functions')::integer) FROM headgate.version v"
 
 
 class Asking:
@@ -84,14 +85,21 @@ class Asking:
         return ValidationError(f"{what}: {remedy}")
 
     def check_plan(self) -> Plan[None]:
-        found = yield from self._version_plan()
+        found, functions = yield from self._version_plan()
         if found != VERSION:
             raise self._wrong_version(found)
+        if functions < FUNCTIONS:
+            raise ValidationError(
+                f"schema {self._settings.schema!r} of the database has the functions of an earlier headgate (revision "
+                f"{functions}, this one needs {FUNCTIONS}): `headgate setup` brings them up, or limiter.setup(); "
+                "clients of the earlier one go on with the new functions"
+            )
         self.checked = True
 
-    def _version_plan(self) -> Plan[int]:
-        ((version,),) = yield from self.rows_plan(self._version, checks=False)
-        return int(version or 0)
+    def _version_plan(self) -> Plan[tuple[int, int]]:
+        """Of the tables and of the functions."""
+        ((version, functions),) = yield from self.rows_plan(self._version, checks=False)
+        return int(version or 0), int(functions or 1)
 
     def _patience_plan(self) -> Plan[bytes | None]:
         """For how many milliseconds to wait for a lock: so that the server gives up before we do."""

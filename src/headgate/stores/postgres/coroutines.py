@@ -52,11 +52,11 @@ class AsyncPostgresStore(AsyncPlannedStore):
         try:
             answers = await self._settle(batch, now_ms, talk)
         except Exception as error:
-            if talk.cancelled:
-                raise LostThenCancelled from error
+            if talk.cancelled is not None:
+                raise LostThenCancelled(talk.cancelled) from error
             raise
-        if talk.cancelled:
-            raise SettledThenCancelled(answers)
+        if talk.cancelled is not None:
+            raise SettledThenCancelled(answers, talk.cancelled)
         return answers
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, talk: _Talk) -> list[Answer]:
@@ -170,10 +170,10 @@ class _AsyncLine(Line):
                 return None
             try:
                 await self._sleep(deadline)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as cancelled:
                 if not talk.to_the_end:
                     raise
-                talk.cancelled = True
+                talk.cancelled = cancelled
         return Lost(f"closed the connection: {self.why}", sent=True) if self.dead else self.reply()
 
     def _unwatch(self) -> None:
@@ -313,7 +313,7 @@ class _Talk:
         self._pool = pool
         self._plans = plans
         self.to_the_end = to_the_end
-        self.cancelled = False
+        self.cancelled: asyncio.CancelledError | None = None
         self._deadline = time.monotonic() + pool.timeout_seconds
 
     async def perform(self, call: Call[Any]) -> Any:

@@ -30,7 +30,7 @@ class Hearing:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._ears = Ears(self._settings.schema, self._wake)
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._session: _Session | None = None
 
     def hear(self, places: Iterable[Place], heard: Callable[[], None]) -> Ear:
@@ -65,7 +65,7 @@ class _Session(threading.Thread):
         self._timeout_seconds = timeout_seconds
         self._bell, self._rope = socket.socketpair()  # the thread waits for it and for the server at once
         self._bell.setblocking(False)
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._over = self._ending = False
         self.useless = False  # there is somebody between us and the server
 

@@ -1,6 +1,8 @@
-"""The schema: what `setup` makes, and the number that tells clients whether it is theirs.
+"""The schema: what `setup` makes, and the two numbers that tell clients whether it is theirs.
 
-Each file of migrations/ is one step, done once, in order. The functions are made anew with every step.
+Each file of migrations/ is one step, done once, in order. Tables of another version are nobody else's. Functions of a
+later revision take the same arguments and give the same replies, so that older clients go on with them: an upgrade is
+`setup`, and then the clients one by one.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.resources import files
 
-VERSION = 1  # of the last file in migrations/; whoever changes a function adds one, even if it is empty
+VERSION = 1  # of the last file in migrations/
+FUNCTIONS = 2  # whoever changes what a function does adds one; whoever changes how it is called adds a migration
 _FUNCTIONS = ("clock", "slots", "usage", "settle", "take", "records", "removal")
 
 # All in one transaction. Of several who begin at once, the others find it done.
@@ -22,6 +25,7 @@ BEGIN
 END
 $headgate$;
 CREATE TABLE IF NOT EXISTS headgate.version (version integer PRIMARY KEY, done_at timestamptz NOT NULL DEFAULT now());
+ALTER TABLE headgate.version ADD COLUMN IF NOT EXISTS functions integer NOT NULL DEFAULT 1;
 DO $headgate$
 DECLARE
   found integer := coalesce((SELECT max(version) FROM headgate.version), 0);
@@ -30,9 +34,12 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = 'HG426', MESSAGE = found::text;
   END IF;
 {steps}
+  IF found < {version} OR (SELECT max(functions) FROM headgate.version) < {revision} THEN
+    EXECUTE $functions${functions}$functions$;
+    UPDATE headgate.version SET functions = {revision};
+  END IF;
 END
 $headgate$;
-{functions}
 """
 _STEP = """
   IF found < {number} THEN
@@ -49,7 +56,7 @@ def setup_script(schema: str, *, unlogged: bool | None) -> str:
         for number in range(1, VERSION + 1)
     )
     functions = "\n".join(_text("functions", name) for name in _FUNCTIONS)
-    script = _SCRIPT.format(schema=schema, version=VERSION, steps=steps, functions=functions)
+    script = _SCRIPT.format(schema=schema, version=VERSION, steps=steps, revision=FUNCTIONS, functions=functions)
     return script + persistence_script(unlogged)
 
 

@@ -11,7 +11,7 @@ from ...plan import Plan
 from . import literal
 from .asking import Asking, number_of, text_of
 from .exchange import MoreTime, Row
-from .schema import VERSION, persistence_script, setup_script
+from .schema import FUNCTIONS, VERSION, persistence_script, setup_script
 from .url import Settings
 
 _NUMBERS = 10_000  # in a page of usage
@@ -139,7 +139,8 @@ class StoredPlans(Asking):
     def setup_plan(self) -> Plan[None]:
         """Nothing is done if all is there: then a role will do that may not make anything."""
         ((there, kind),) = yield from self.rows_plan(self._look, checks=False)
-        if there != b"t" or (yield from self._version_plan()) < VERSION:
+        version, functions = (yield from self._version_plan()) if there == b"t" else (0, 0)
+        if version < VERSION or (version == VERSION and functions < FUNCTIONS):
             yield from MoreTime()
             yield from self.rows_plan(self._setup, checks=False)
         elif self._settings.unlogged not in (None, kind == b"u"):

@@ -99,6 +99,7 @@ local function settle(row, i, at)
   end
 end
 
+-- What was used stays used: the tokens change by as much as the capacity.
 local function reshape(row, i, part)
   local capacity, refill, period, revision = part[3], part[4], part[5], part[7]
   if revision > 0 then
@@ -107,12 +108,16 @@ local function reshape(row, i, part)
     end
     row[i + REVISION] = revision
   end
-  local larger = max(0, capacity - row[i + CAPACITY])
+  local larger = capacity - row[i + CAPACITY]
   if refill > 0 then
     row[i + REMAINDER] = multiply_divide(row[i + REMAINDER], period, row[i + PERIOD])
   end
   row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = capacity, refill, period
-  if refill > 0 then
+  if refill == 0 then
+    return
+  elseif larger < 0 then
+    take(row, i, -larger)
+  else
     give(row, i, larger)
   end
 end

@@ -47,11 +47,11 @@ class AsyncRedisStore(AsyncPlannedStore):
         try:
             answers = await self._settle(batch, now_ms, talk)
         except Exception as error:
-            if talk.cancelled:
-                raise LostThenCancelled from error
+            if talk.cancelled is not None:
+                raise LostThenCancelled(talk.cancelled) from error
             raise
-        if talk.cancelled:
-            raise SettledThenCancelled(answers)
+        if talk.cancelled is not None:
+            raise SettledThenCancelled(answers, talk.cancelled)
         return answers
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, talk: _Talk) -> list[Answer]:
@@ -238,7 +238,7 @@ class _Talk:
     def __init__(self, wire: _Wire, *, to_the_end: bool = False) -> None:
         self._wire = wire
         self._to_the_end = to_the_end
-        self.cancelled = False
+        self.cancelled: asyncio.CancelledError | None = None
         self._deadline = time.monotonic() + wire.timeout_seconds
 
     async def perform(self, call: Call[Any]) -> Any:
@@ -264,17 +264,17 @@ class _Talk:
         if len(sends) == 1:
             return [await self._converse(sends[0], until)]
         tasks = [asyncio.ensure_future(self._converse(send, until)) for send in sends]
-        cancelled = False
+        cancelled: asyncio.CancelledError | None = None
         while pending := [task for task in tasks if not task.done()]:
             try:
                 await asyncio.wait(pending)
-            except asyncio.CancelledError:
-                cancelled = True
+            except asyncio.CancelledError as error:
+                cancelled = error
                 if not self._to_the_end:
                     for task in pending:
                         task.cancel()
-        if cancelled and not self._to_the_end:
-            raise asyncio.CancelledError
+        if cancelled is not None and not self._to_the_end:
+            raise cancelled
         self.cancelled = self.cancelled or cancelled
         return [Lost("was not waited for", sent=True) if task.cancelled() else task.result() for task in tasks]
 
@@ -306,10 +306,10 @@ class _Talk:
                     replies.append(await connected.read_response(disconnect_on_error=False))
                 except exceptions.ResponseError as error:
                     replies.append(reply_error(error))
-                except asyncio.CancelledError:
+                except asyncio.CancelledError as cancelled:
                     if alarm.rang or not self._to_the_end:
                         raise
-                    self.cancelled = True
+                    self.cancelled = cancelled
         except REFUSALS as error:
             await connected.disconnect(nowait=True)
             return replies + [reply_error(error)] * (len(send.commands) - len(replies))

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 from ...plan import Call
 from .url import Address
 
-Arguments: TypeAlias = "tuple[str | int | bytes, ...]"
+# No numbers: hiredis runs Python code to pack one, and crashes if a signal handler raises in it.
+Arguments: TypeAlias = "tuple[str | bytes, ...]"
 
 
 class ReplyError(NamedTuple):

@@ -43,9 +43,14 @@ class Command:
     __slots__ = ("arguments", "repeatable", "script", "slot")
 
     def __init__(
-        self, arguments: Arguments, slot: int = 0, *, repeatable: bool = True, script: Script | None = None
+        self,
+        arguments: Sequence[str | int | bytes],
+        slot: int = 0,
+        *,
+        repeatable: bool = True,
+        script: Script | None = None,
     ) -> None:
-        self.arguments = arguments
+        self.arguments: Arguments = tuple(str(part) if isinstance(part, int) else part for part in arguments)
         self.slot = slot
         self.repeatable = repeatable
         self.script = script  # if it is a call of one

@@ -104,7 +104,7 @@ class Encoder:
             keys = [row(key) for entry in entries for key in entry.request.keys]
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
-        arguments = ("EVALSHA", SETTLE.sha, len(keys), *keys, head, *described, *leases)
+        arguments = ("EVALSHA", SETTLE.sha, str(len(keys)), *keys, head, *described, *leases)
         return Batch(entries, len(requests), arguments, repeatable)
 
     def _head(self, now_ms: int, runs: list[int]) -> bytes:

@@ -32,6 +32,15 @@ def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
     return connection
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """Which file the path leads to; None if there is none, or the database has no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) -> None:
     connection.execute("BEGIN")  # one look at all of it: another process may be creating it just now
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,12 +19,16 @@ from ...core.names import parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.slots import Slots
 from ...core.usage import UsageRow, hour_of, is_over
+from ..fork import locked_during_fork
+from ..locks import OwnedLock, reentered
 from . import namespaces, rows, slots, usage
-from .connection import busy, connect, damaged, explained, patiently
-from .fork import open_anew_after_fork
+from .connection import busy, connect, damaged, explained, identity, patiently
 from .keys import AFTER_ALL, Place, bounds_of
 
+log = logging.getLogger("headgate")
+
 PAGE = 1000
+LOOK_SECONDS = 1.0  # from one look at whether the file is still there to the next
 
 T = TypeVar("T")
 
@@ -37,32 +41,47 @@ class SqliteStore:
         self.usage_ms = 0
         self._path = path
         self._timeout_seconds = timeout_seconds
-        self.lock = threading.Lock()
+        self.lock = OwnedLock()
         self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._look_at = 0.0
         self._seen: dict[Place, int] = {}
         self._new_rows = 0
         self._hand = ""
         self._usage_hand: Place = ("", "")
-        open_anew_after_fork(self)
+        locked_during_fork(self)
 
     def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            if identity(self._path) != self._identity:
+                log.error("%r was deleted or replaced while it was open: limits count anew in the file that is there "
+                    "now", self._path)  # fmt: skip
+                self._disconnect()
         if self._connection is None:
             self._connection = connect(self._path, self._timeout_seconds)
+            self._identity = identity(self._path)
+            self._seen.clear()
         return self._connection
 
-    def _take_lock(self) -> float:
-        """Have the connection to oneself. How many seconds are left."""
-        if self.lock.acquire(blocking=False):
-            return self._timeout_seconds
+    def _alone(self, work: Callable[[float], T]) -> T:
+        """Do the work with the connection to oneself. It is passed how many seconds are left for it."""
+        if self.lock.owned():
+            raise reentered()
         deadline = time.monotonic() + self._timeout_seconds
-        if not self.lock.acquire(timeout=self._timeout_seconds):
-            raise busy(self._path)
-        return max(0.0, deadline - time.monotonic())
+        try:
+            with self.lock:  # each thread before has a deadline of its own
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
+                    raise busy(self._path)
+                return work(seconds)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise explained(error, self._path) from error
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do the work in a transaction that no other process can come between."""
-        seconds = self._take_lock()
-        try:
+
+        def write(seconds: float) -> T:
             connection = self._connected()
             try:  # an interrupt may come with the BEGIN
                 patiently(lambda: connection.execute("BEGIN IMMEDIATE"), seconds)
@@ -73,21 +92,17 @@ class SqliteStore:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise explained(error, self._path) from error
-        finally:
-            self.lock.release()
+
+        return self._alone(write)
 
     def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do the work while nothing changes for it. It writes nothing."""
-        seconds = self._take_lock()
-        try:
+
+        def look(seconds: float) -> T:
             connection = self._connected()
             return patiently(lambda: _in_one_look(connection, work), seconds)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise explained(error, self._path) from error
-        finally:
-            self.lock.release()
+
+        return self._alone(look)
 
     def _read(self, query: str, *parameters: object) -> list[Any]:
         return self._look(lambda connection: connection.execute(query, parameters).fetchall())
@@ -323,10 +338,14 @@ class SqliteStore:
         self._read("SELECT 1 FROM buckets LIMIT 1")
 
     def close(self) -> None:
-        with self.lock:
-            self.disconnect()
+        self._alone(lambda _: self._disconnect())
 
-    def disconnect(self) -> None:
+    def before_fork(self) -> None:
+        """SQLite would take the parent's locks for the child's own, and the parent's closing would remove the log under
+        the child. So both sides open anew."""
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

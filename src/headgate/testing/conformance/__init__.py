@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
             "acquire",
             "afar",
             "audit",
+            "changing_limits",
             "concurrency",
             "config",
             "each",
@@ -28,6 +29,7 @@ pytest.register_assert_rewrite(
             "history",
             "input",
             "leases",
+            "levels",
             "lines",
             "namespaces",
             "recorded",
@@ -38,6 +40,7 @@ pytest.register_assert_rewrite(
             "vectors",
             "vendors",
             "waiting",
+            "zero",
         )
     )
 )
@@ -45,6 +48,7 @@ pytest.register_assert_rewrite(
 from .acquire import AcquireConformance
 from .afar import AfarConformance
 from .audit import AuditConformance
+from .changing_limits import ChangingLimitConformance
 from .concurrency import ConcurrencyConformance
 from .config import ConfigConformance
 from .each import EachConformance
@@ -52,6 +56,7 @@ from .hierarchy import HierarchyConformance
 from .history import HistoryConformance
 from .input import InputConformance
 from .leases import LeaseConformance
+from .levels import LevelsConformance
 from .lines import LineConformance
 from .namespaces import NamespaceConformance
 from .recorded import RecordedConformance
@@ -62,11 +67,14 @@ from .usage import UsageConformance
 from .vectors import VectorConformance
 from .vendors import VendorConformance
 from .waiting import WaitingConformance
+from .zero import ZeroConformance
 
 
 class StoreConformance(
     VectorConformance,
     AcquireConformance,
+    ChangingLimitConformance,
+    ZeroConformance,
     LeaseConformance,
     WaitingConformance,
     SlotConformance,
@@ -77,6 +85,7 @@ class StoreConformance(
     VendorConformance,
     HierarchyConformance,
     ConfigConformance,
+    LevelsConformance,
     ConcurrencyConformance,
     InputConformance,
     RecordConformance,

@@ -105,19 +105,17 @@ class AcquireConformance(Conformance):
         clock.advance(10)
         assert shown(60) == 40
         assert shown(100) == 80, "a larger capacity adds the difference"
-        assert shown(20) == 20, "a smaller one clamps"
+        assert shown(25) == 5, "a smaller one takes it away"
+        assert shown(15) == -5, "and may leave a debt"
         assert shown(60) == 40, "looking under another limit changes nothing"
-        assert limiter.try_acquire("e", "r", {"x": 1}, [Limit.per_minute("x", 20)])
-        assert shown(20) == 19
-        clock.advance(3)
-        assert shown(20) == 20
-        assert limiter.try_acquire("e", "r", {"x": 20}, [Limit.per_minute("x", 20)])
-        clock.advance(6)
-        assert shown(20) == 2, "refill goes on at the new rate"
+        assert limiter.try_acquire("e", "r", {"x": 1}, [Limit.per_minute("x", 25)])
+        assert shown(25) == 4
+        clock.advance(12)
+        assert shown(25) == 9, "refill goes on at the new rate"
 
     def test_a_lowered_limit_holds_even_if_its_first_acquire_is_refused(self, limiter: Any, clock: ManualClock) -> None:
-        fast, slow = Limit.per_minute("x", 60_000), Limit.per_minute("x", 60)
-        assert limiter.try_acquire("e", "r", {"x": 60_000}, [fast])
+        fast, slow = Limit.per_minute("x", 60_000, burst=60), Limit.per_minute("x", 60)
+        assert limiter.try_acquire("e", "r", {"x": 60}, [fast])
         assert not limiter.try_acquire("e", "r", {"x": 1}, [slow])
         clock.advance(0.5)
         assert not limiter.try_acquire("e", "r", {"x": 1}, [slow])

@@ -39,7 +39,7 @@ class AuditConformance(Conformance):
             ("limits.set", "e", None, {"limits": rpm}, {"limits": rpm | tpm}),
             ("limits.set", "e", "api", None, {"limits": rpm}),
             ("buckets.penalized", "e", "api", None, {"seconds": None, "factor": 0.5}),
-            ("buckets.reset", "e", "api", {"available": {"rpm": 25}}, None),
+            ("buckets.reset", "e", "api", {"available": {"rpm": 25, "tpm": 750}}, None),
             ("limits.deleted", "e", None, {"limits": rpm | tpm}, None),
             ("entity.deleted", "e", None, entity | {"name": "F", "limits": {"api": rpm}}, None),
         ]

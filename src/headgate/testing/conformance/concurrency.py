@@ -150,6 +150,33 @@ class ConcurrencyConformance(Conformance):
             assert asyncio.run(limiter.available("e", "r", [RPM])) == {"rpm": 60}, steps
         asyncio.run(limiter.close())
 
+    @pytest.mark.parametrize("pause", [0, 0.0003])
+    def test_cancelled_acquires_leave_nothing_taken_when_the_event_loop_ends_at_once(
+        self, url: str, clock: ManualClock, pause: float
+    ) -> None:
+        """Ctrl-C on a gather: its tasks are cancelled, and then everything is that still runs, ours too."""
+        limiter = RateLimiter(url, clock=clock, **self.settings)
+
+        async def take() -> None:
+            async with limiter.acquire("e", "r", {"rpm": 1}, [RPM]):
+                await asyncio.sleep(3600)
+
+        async def main(before: int, after: int) -> None:
+            await limiter.available("e", "r", [RPM])
+            tasks = [asyncio.create_task(take()) for _ in range(20)]
+            for _ in range(before):
+                await asyncio.sleep(pause)
+            for task in tasks:
+                task.cancel()
+            for _ in range(after):
+                await asyncio.sleep(0)
+
+        for before in range(7):
+            for after in range(3):
+                asyncio.run(main(before, after))
+                assert asyncio.run(limiter.available("e", "r", [RPM])) == {"rpm": 60}, (before, after)
+        asyncio.run(limiter.close())
+
     def test_cancelled_twice_it_still_gives_back(self, url: str, clock: ManualClock) -> None:
         async def scenario(limiter: RateLimiter) -> None:
             await limiter.set_system_defaults([RPM])
@@ -180,3 +207,47 @@ class ConcurrencyConformance(Conformance):
             assert lease.consumed == {"rpm": 10}
 
         drive(url, clock, scenario, **self.settings)
+
+    def test_adjustment_cancelled_while_limits_are_read_still_lands(self, url: str, clock: ManualClock) -> None:
+        async def scenario(limiter: RateLimiter) -> None:
+            await limiter.set_system_defaults([RPM])
+            for steps in range(1, 8):
+                limiter.invalidate_config_cache()
+                task = asyncio.create_task(limiter.adjust("e", "r", {"rpm": 1}))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert await limiter.available("e", "r") == {"rpm": 60 - steps}
+
+        drive(url, clock, scenario, **self.settings)
+
+    @pytest.mark.parametrize("coalesce", [True, False])
+    def test_cancelled_acquire_raises_its_callers_own_cancellation(
+        self, url: str, clock: ManualClock, coalesce: bool
+    ) -> None:
+        """Nothing else is recognized by asyncio.timeout, which then raises no TimeoutError, nor by anyio's scopes."""
+        seen: set[tuple[Any, ...]] = set()
+
+        async def take(limiter: RateLimiter) -> None:
+            try:
+                await limiter.try_acquire("e", "r", {"rpm": 1})
+            except asyncio.CancelledError as cancelled:
+                seen.add((type(cancelled), *cancelled.args))
+                raise
+
+        async def scenario(limiter: RateLimiter) -> None:
+            await limiter.set_system_defaults([RPM])
+            for steps in range(1, 40):
+                await limiter.available("e", "r")  # alone: the next flies alone, too
+                task = asyncio.create_task(take(limiter))
+                for _ in range(steps):
+                    await asyncio.sleep(0.0001 if steps % 4 == 3 else 0)
+                task.cancel("time is up")
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    await limiter.reset("e", "r")
+                assert await limiter.available("e", "r") == {"rpm": 60}, steps
+
+        drive(url, clock, scenario, coalesce=coalesce, **self.settings)
+        assert seen <= {(asyncio.CancelledError, "time is up")}

@@ -68,7 +68,10 @@ class ConfigConformance(Conformance):
         assert limiter.try_acquire("e", "r", {"rpm": 1})
         assert limiter.available("e", "r") == {"rpm": 4}
         limiter.set_system_defaults(rpm(2))
-        assert limiter.try_acquire("e", "r", {"rpm": 2})
+        assert not limiter.try_acquire("e", "r", {"rpm": 1})
+        assert limiter.available("e", "r") == {"rpm": -9}
+        limiter.set_system_defaults(rpm(12))
+        assert limiter.try_acquire("e", "r", {"rpm": 1})
         assert not limiter.try_acquire("e", "r", {"rpm": 1})
 
     def test_a_change_holds_when_the_cache_expires(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
@@ -99,16 +102,17 @@ class ConfigConformance(Conformance):
         limiter.set_system_defaults(rpm(100))
         lease = limiter.try_acquire("e", "r", {"rpm": 40}).lease
         limiter.set_system_defaults(rpm(10))
-        assert limiter.try_acquire("e", "r", {"rpm": 10})
+        assert not limiter.try_acquire("e", "r", {"rpm": 10})
         lease.rollback()
+        assert [status.limit for status in limiter.get_buckets("e")] == rpm(10)
         assert limiter.available("e", "r") == {"rpm": 10}
 
     def test_a_deleted_level_gives_way_to_an_older_one(self, limiter: Any) -> None:
         limiter.set_system_defaults(rpm(10))
         limiter.set_limits("e", rpm(100))
-        assert limiter.try_acquire("e", "r", {"rpm": 50})
+        assert limiter.try_acquire("e", "r", {"rpm": 9})
         limiter.delete_limits("e")
-        assert limiter.try_acquire("e", "r", {"rpm": 10})
+        assert limiter.try_acquire("e", "r", {"rpm": 1})
         assert not limiter.try_acquire("e", "r", {"rpm": 1})
 
     def test_cache_stats(self, open_limiter: Callable[..., Any]) -> None:

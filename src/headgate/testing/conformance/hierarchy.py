@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...core.errors import (
     VersionConflict,
 )
 from ...core.limit import Limit
+from ...limiter import entities
 from .fixtures import RPM, Conformance
 
 
@@ -53,6 +55,25 @@ class HierarchyConformance(Conformance):
         assert limiter.get_entity("e") == second
         with pytest.raises(EntityNotFound):
             limiter.update_entity("f", name="x")
+
+    def test_what_was_stored_before_it_was_checked_is_shown_and_can_be_mended(
+        self, limiter: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        half = "\ud800"
+        deep: Any = half
+        for _ in range(100):
+            deep = [deep]
+        with monkeypatch.context() as unchecked:
+            unchecked.setattr(entities, "_CHECKS", dict.fromkeys(entities._CHECKS, lambda value: value))
+            limiter.create_entity("e", metadata={half: [half], "deep": deep})
+        shown = limiter.get_entity("e")
+        assert shown.metadata["\ufffd"] == ["\ufffd"]
+        assert limiter.list_entities() == [shown]
+        assert limiter.update_entity("e", name="F").metadata == shown.metadata  # what is not changed is not refused
+        for event in limiter.get_audit_events():
+            json.dumps(event.as_dict(), ensure_ascii=False).encode()
+        assert limiter.update_entity("e", metadata={}).metadata == {}
+        limiter.delete_entity("e")
 
     def test_children(self, team: Any) -> None:
         assert [child.entity_id for child in team.get_children("team")] == ["ann", "bob"]

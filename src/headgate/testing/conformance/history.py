@@ -20,11 +20,11 @@ from .fixtures import START_MS, Conformance
 _namespaces = itertools.count()
 
 amounts = st.one_of(
-    st.integers(1, 50_000),
+    st.integers(0, 50_000),
     st.integers(1, 10**15),
-    st.sampled_from([1, 1000, 999_999_937, 10**15, 10**15 + 1000]),
+    st.sampled_from([0, 0, 1, 1000, 999_999_937, 10**15, 10**15 + 1000]),
 )
-slot_amounts = st.integers(1, 5).map(lambda slots: slots * 1000)
+slot_amounts = st.integers(0, 5).map(lambda slots: slots * 1000)
 shapes = st.one_of(
     st.tuples(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 120_000)),
     st.tuples(st.integers(1, 10**15), st.integers(1, 10**15), st.integers(1, 366 * 86_400_000)),

@@ -11,10 +11,11 @@ import pytest
 
 from ...core.errors import LimiterClosed, ValidationError
 from ...core.limit import Limit
+from ...core.text import MAX_DEPTH
+from ...limiter.entities import MAX_METADATA_BYTES
 from .fixtures import RPM, TPM, Conformance
 
 BAD_AMOUNTS = [
-    0,
     -1,
     -0.001,
     float("nan"),
@@ -28,6 +29,7 @@ BAD_AMOUNTS = [
     "1",
     None,
     True,
+    False,
     [1],
 ]
 BAD_IDENTIFIERS = [
@@ -61,6 +63,20 @@ class InputConformance(Conformance):
         with pytest.raises(ValidationError), limiter.acquire("e", "r", {"tpm": amount}, [RPM, TPM]):
             pass
         assert limiter.available("e", "r", [RPM, TPM]) == {"rpm": 60, "tpm": 1500}
+
+    def test_an_amount_that_equals_a_good_one_is_not_good_for_that(self, limiter: Any) -> None:
+        for good, bad in ((1, True), (0, False)):
+            for _ in range(2):
+                assert limiter.try_acquire("e", "r", {"rpm": good}, [RPM])
+                for call in (limiter.try_acquire, limiter.time_until_available):
+                    with pytest.raises(ValidationError, match=f"amount of 'rpm' must be a number, not {bad!r}"):
+                        call("e", "r", {"rpm": bad}, [RPM])
+                lease = limiter.try_acquire("e", "r", {"rpm": good}, [RPM]).lease
+                with pytest.raises(ValidationError, match=f"not {bad!r}"):
+                    lease.consume(rpm=bad)
+        assert limiter.try_acquire("e", "r", {"rpm": 1.0}, [RPM])
+        assert limiter.try_acquire("e", "r", {"rpm": Decimal(1)}, [RPM])
+        assert limiter.available("e", "r", [RPM]) == {"rpm": 54}
 
     @pytest.mark.parametrize("consume", [{}, None, "rpm", ["rpm"], 5], ids=repr)
     def test_consume_that_names_nothing(self, limiter: Any, consume: Any) -> None:
@@ -132,6 +148,39 @@ class InputConformance(Conformance):
                 limiter.create_entity("e", **bad)
         with pytest.raises(ValidationError, match="metadata"):
             limiter.create_entity("e", metadata={"x": float("nan")})
+
+    def test_text_that_cannot_be_encoded_is_refused_at_every_depth(self, limiter: Any) -> None:
+        """JSON holds half of a surrogate pair, and no answer could show it."""
+        limiter.create_entity("e")
+        before = limiter.get_entity("e"), limiter.get_audit_events()
+        half = "\udc80"
+        for metadata in ({half: 1}, {"a": half}, {"a": [{"b": [half]}]}, {"a": {"b": {f"x{half}x": None}}}):
+            for change in (limiter.create_entity, limiter.update_entity):
+                with pytest.raises(ValidationError, match=r"metadata has the lone surrogate '\\udc80'"):
+                    change("e", metadata=metadata)
+        for what in ("name", "actor"):
+            with pytest.raises(ValidationError, match=what):
+                limiter.update_entity("e", **{"name": "new", what: f"Acme{half}"})
+        assert (limiter.get_entity("e"), limiter.get_audit_events()) == before
+
+    def test_metadata_has_a_largest_size_and_depth(self, limiter: Any) -> None:
+        deep: Any = "x"
+        for _ in range(MAX_DEPTH - 1):
+            deep = [deep]
+        limiter.create_entity("deep", metadata={"a": deep})
+        assert limiter.get_entity("deep").metadata == {"a": deep}
+        endless: Any = []
+        for _ in range(100_000):
+            endless = [endless]
+        for metadata in ({"a": [deep]}, {"a": endless}):
+            with pytest.raises(ValidationError, match="nested more than 32 deep"):
+                limiter.create_entity("deeper", metadata=metadata)
+        fits = {"a": "x" * (MAX_METADATA_BYTES - len('{"a": ""}'))}
+        limiter.create_entity("large", metadata=fits)
+        assert limiter.get_entity("large").metadata == fits
+        limiter.update_entity("large", metadata={"b": fits["a"]})
+        with pytest.raises(ValidationError, match=r"65,537 bytes as JSON, and 65,536 are allowed"):
+            limiter.update_entity("large", metadata={"a": fits["a"] + "x"})
 
     def test_choices(self, limiter: Any) -> None:
         with pytest.raises(ValidationError, match=r"on_error.*'ignore'"):

@@ -107,6 +107,10 @@ class NamespaceConformance(Conformance):
         anew = open_limiter(namespace="mine")
         assert anew.list_entities() == []
         assert anew.get_usage("e1") == []
+        assert anew.available("e1", "api", [RPM]) == {"rpm": 60}
+        with pytest.raises(NamespaceNotFound):  # to look at it does not register it
+            admin.get_namespace("mine")
+        anew.try_acquire("e1", "api", {"rpm": 1}, [RPM])
         assert anew.get_namespace("mine").id != before.id
         actions = [(event.action, event.actor) for event in admin.get_namespace_events() if event.namespace == "mine"]
         assert [action for action, _ in actions] == [

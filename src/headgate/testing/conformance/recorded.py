@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ...core.errors import ValidationError
+from ...core.errors import LeaseExpired, ValidationError
 from ...core.limit import Limit
 from ...limiter import RateLimiter
 from ..clock import ManualClock
@@ -105,6 +105,53 @@ class RecordedConformance(Conformance):
         getattr(lease, end)()
         assert half_spent.available("e", "r", LIMITS) == {"spend": now, "parallel": 2}
         assert half_spent.reconcile().restored == 0
+        assert left(half_spent) == now
+
+    @pytest.mark.parametrize(
+        ("method", "amounts"),
+        [("adjust", {"spend": -40}), ("adjust", {"spend": 40}), ("release", {"spend": 100}), ("consume", {"spend": 7})],
+    )
+    def test_restored_lease_raises_lease_expired_and_moves_nothing(
+        self, half_spent: Any, clock: ManualClock, method: str, amounts: dict[str, int]
+    ) -> None:
+        lease = take(half_spent, parallel=1)
+        clock.advance(60)
+        assert half_spent.reconcile().restored == 1
+        for _ in range(2):
+            with pytest.raises(LeaseExpired, match="reconcile"):
+                getattr(lease, method)(**amounts)
+            assert half_spent.available("e", "r", LIMITS) == {"spend": 500, "parallel": 2}
+        assert lease.lost
+        assert lease.consumed == {"spend": 0, "parallel": 0}
+        with pytest.raises(LeaseExpired, match="reconcile"):
+            lease.commit()
+        assert half_spent.reconcile().restored == 0
+        assert left(half_spent) == 500
+
+    @pytest.mark.parametrize("amount", [-40, 40])
+    def test_restored_detached_lease_raises_lease_expired_and_moves_nothing(
+        self, half_spent: Any, clock: ManualClock, amount: int
+    ) -> None:
+        lease_id = take(half_spent).detach()
+        clock.advance(60)
+        assert half_spent.reconcile().restored == 1
+        with pytest.raises(LeaseExpired):
+            half_spent.adjust_lease(lease_id, {"spend": amount})
+        assert left(half_spent) == 500
+
+    @pytest.mark.parametrize(
+        ("corrections", "now"), [([-40], 500), ([40], 500), ([40, -60], 500), ([-100], 500), ([-40, -30, 20], 500)]
+    )
+    def test_corrected_then_dead_lease_is_restored_exactly(
+        self, half_spent: Any, clock: ManualClock, corrections: list[int], now: int
+    ) -> None:
+        """Late but not yet restored, it may still correct itself: what the record says then is what comes back."""
+        lease = take(half_spent)
+        clock.advance(60)
+        for amount in corrections:
+            lease.adjust(spend=amount)
+        assert left(half_spent) == 400 - sum(corrections)
+        half_spent.reconcile()
         assert left(half_spent) == now
 
     def test_late_but_before_anybody_looked(self, half_spent: Any, clock: ManualClock) -> None:

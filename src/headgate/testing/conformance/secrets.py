@@ -146,6 +146,7 @@ class Tour:
         self.call("get_limits", USER, "r")
         self.call("list_entities_with_custom_limits", "r", limit=1)
         self.call("resolve_limits", USER, "r")
+        self.call("preview_limits", USER, "r", [RPM], inherit=False)
         self.call("get_resource_capacity", "idle", "rpm")
         self.call("set_resource_defaults", "r", [RPM])
         for method in ("get_resource_defaults", "delete_resource_defaults"):

@@ -8,7 +8,6 @@ from typing import Any
 from ....core.errors import EntityExists, EntityNotFound, HeadgateError, ValidationError, VersionConflict
 from ....core.names import check_entity_id
 from ....core.records import Entity, Page
-from ...entities import check_depth
 from ...paging import cursor_of
 from ..pages import Answer, Fields, Moved, Shown, Visit, link, page, read_cursor, whole_number
 from ..words import field_changes, words_of
@@ -107,7 +106,6 @@ def _fields(sent: Fields) -> dict[str, Any]:
         metadata = json.loads(sent.get("metadata") or "{}")
     except (ValueError, RecursionError) as error:
         raise ValidationError(f"metadata is no JSON: {error}") from None
-    check_depth(metadata)
     return {
         "name": sent.or_none("name"),
         "parent_id": sent.or_none("parent_id"),

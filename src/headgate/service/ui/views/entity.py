@@ -75,10 +75,11 @@ async def _ancestors(limiter: RateLimiter, below: Entity | None) -> list[Entity]
 
 
 class Gauge(NamedTuple):
-    """A limit, and its bucket, which is full if it is None."""
+    """A limit, its bucket, which is full if it is None, and the level it is from; None: a caller brought it."""
 
     limit: Limit
     bucket: BucketStatus | None
+    source: str | None
 
     @property
     def available(self) -> int | float:
@@ -92,12 +93,12 @@ class Gauge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OnResource:
-    """`source`: the level that the limits are from; None: callers bring them. `own`: it has some of its own here."""
+    """`own`: it has some of its own here. `inherit`: and those of other levels besides."""
 
     resource: str
-    source: str | None
     gauges: Sequence[Gauge]
     own: bool
+    inherit: bool
 
 
 async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
@@ -111,11 +112,12 @@ async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
     resources = list(dict.fromkeys(named))[: _RESOURCES + 1]
     resolved = await asyncio.gather(*(limiter.resolve_limits(entity_id, resource) for resource in resources))
     found = []
-    for resource, (limits, source) in zip(resources, resolved):
+    for resource, held in zip(resources, resolved):
         by_name = {bucket.limit.name: bucket for bucket in buckets if bucket.resource == resource}
-        gauges = [Gauge(limit, by_name.pop(limit.name, None)) for limit in limits]
-        gauges += [Gauge(bucket.limit, bucket) for bucket in by_name.values()]
-        found.append(OnResource(resource, source, gauges, resource in own))
+        gauges = [Gauge(limit, by_name.pop(limit.name, None), held.sources[limit.name]) for limit in held.limits]
+        gauges += [Gauge(bucket.limit, bucket, None) for bucket in by_name.values()]
+        inherit = own[resource].inherit if resource in own else True
+        found.append(OnResource(resource, gauges, resource in own, inherit))
     return found
 
 

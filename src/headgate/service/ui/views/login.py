@@ -6,7 +6,7 @@ import re
 
 from ...problems import Refused
 from ..pages import ROOT, Answer, Moved, Shown, Visit, page
-from ..session import THEMES, is_secure, session_cookie, theme_cookie
+from ..session import THEMES, session_cookie, theme_cookie
 
 _LOCAL = re.compile(rf"{ROOT}(?:[/?][\x21-\x5b\x5d-\x7e]*)?")
 
@@ -24,25 +24,26 @@ async def login(visit: Visit) -> Answer:
     tokens = visit.dashboard.service.tokens
     if tokens is None:
         return Moved(ROOT)
-    await visit.dashboard.logins.begin(visit.peer)
     token = tokens.find(presented)
     if token is None:
+        visit.dashboard.service.count_refused("login", presented, visit.address)
+        await visit.dashboard.logins.was_wrong(visit.address)
         return _form(visit.form.get("next"), "This token is not valid, or no longer.", 401)
-    await visit.dashboard.logins.was_right(visit.peer)
     if not token.allows("read"):
+        visit.dashboard.service.auth_failures.count("login", "scope", token.name)
         words = f"The token {token.name} may decide, but not look: the dashboard needs the scope read or admin."
         return _form(visit.form.get("next"), words, 403)
+    if visit.session is not None:
+        visit.dashboard.sessions.close(visit.session)  # whoever has kept the old cookie is out
     session = visit.dashboard.sessions.open(token)
-    secure = is_secure(visit.scheme, visit.headers)
-    return Moved(_next(visit.form.get("next")), headers=[session_cookie(session, secure=secure)])
+    return Moved(_next(visit.form.get("next")), headers=[session_cookie(session, secure=visit.secure)])
 
 
 @page("POST", "/logout", changes=False)
 async def logout(visit: Visit) -> Answer:
     assert visit.session is not None
     visit.dashboard.sessions.close(visit.session)
-    secure = is_secure(visit.scheme, visit.headers)
-    return Moved(f"{ROOT}/login", headers=[session_cookie(None, secure=secure)])
+    return Moved(f"{ROOT}/login", headers=[session_cookie(None, secure=visit.secure)])
 
 
 @page("POST", "/theme", None)

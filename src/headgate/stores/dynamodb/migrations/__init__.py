@@ -1,14 +1,8 @@
-"""Bringing the items of a table from an older layout to the one that this code uses.
-
-To add one: a module with a class that has what `Migration` says, in MIGRATIONS, and `versions.SCHEMA` raised to its
-number.
-"""
+"""Carrying a table of zae-limiter's over to headgate: into a new table, or in place."""
 
 from __future__ import annotations
 
-from .older import FromOlder
-from .runner import LEASE_MS, Migration, Migrator, PageDone, Report, Run
+from .record import LEASE_MS
+from .runner import MigrationRefused, Migrator, Report
 
-MIGRATIONS: tuple[Migration, ...] = (FromOlder(),)
-
-__all__ = ["LEASE_MS", "MIGRATIONS", "FromOlder", "Migration", "Migrator", "PageDone", "Report", "Run"]
+__all__ = ["LEASE_MS", "MigrationRefused", "Migrator", "Report"]

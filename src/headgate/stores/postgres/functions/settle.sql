@@ -141,11 +141,8 @@ BEGIN
             revision := wanted_revision;
           END IF;
           IF refill <> 0 THEN
-            tokens := tokens + greatest(0, wanted_capacity - capacity);
+            tokens := greatest(tokens + wanted_capacity - capacity, -DEBT); -- what was used stays used
             remainder := div(remainder::numeric * wanted_period, period);
-            IF tokens >= wanted_capacity THEN
-              tokens := wanted_capacity; remainder := 0;
-            END IF;
           END IF;
           capacity := wanted_capacity; refill := wanted_refill; period := wanted_period;
           changed[i] := changed[i] OR adopts;

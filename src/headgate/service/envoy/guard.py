@@ -1,0 +1,78 @@
+"""What may be asked over gRPC before anything of a message is read.
+
+gRPC reads a message first and asks who sent it afterwards, and waits for one without end. So many that are half sent
+would take all the places there are for decisions, and Envoy may let pass what it gets no answer to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import grpc
+
+Metadata: TypeAlias = "Sequence[tuple[str, Any]]"
+
+MAX_HEALTH_CALLS = 64  # of each kind: checks and watches do not take each other's places
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """`admits` says of the metadata of a call to `service` whether it may be made. The other one is of health: it is
+    open to all, and so it has few places, and little time for its message."""
+
+    def __init__(self, service: str, admits: Callable[[Metadata], bool], read_seconds: float) -> None:
+        self._prefix = f"/{service}/"
+        self._admits = admits
+        self._read_seconds = read_seconds
+        self._open = {"check": 0, "watch": 0}
+
+    async def intercept_service(self, continuation: Any, call: Any) -> Any:
+        if not call.method.startswith(self._prefix):
+            handler = await continuation(call)
+            return None if handler is None else self._bounded(handler)
+        if not self._admits(call.invocation_metadata or ()):
+            return _REFUSED
+        return await continuation(call)
+
+    def _bounded(self, handler: Any) -> Any:
+        def made(form: Any, behaviour: Any) -> Any:
+            return form(behaviour, handler.request_deserializer, handler.response_serializer)
+
+        async def check(requests: AsyncIterator[Any], context: Any) -> Any:
+            with self._place("check") as free:
+                return await handler.unary_unary(await self._message(requests, context, free), context)
+
+        async def watch(requests: AsyncIterator[Any], context: Any) -> None:
+            with self._place("watch") as free:
+                await handler.unary_stream(await self._message(requests, context, free), context)
+
+        if handler.unary_unary is not None:
+            return made(grpc.stream_unary_rpc_method_handler, check)
+        return made(grpc.stream_stream_rpc_method_handler, watch)
+
+    @contextmanager
+    def _place(self, kind: str) -> Iterator[bool]:
+        self._open[kind] += 1
+        try:
+            yield self._open[kind] <= MAX_HEALTH_CALLS
+        finally:
+            self._open[kind] -= 1
+
+    async def _message(self, requests: AsyncIterator[Any], context: Any, free: bool) -> Any:
+        if not free:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_HEALTH_CALLS} others ask for health already")
+        try:
+            return await asyncio.wait_for(requests.__anext__(), self._read_seconds)
+        except asyncio.TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {self._read_seconds:g} s")
+        except StopAsyncIteration:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+
+
+async def _refuse(requests: AsyncIterator[Any], context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token with the scope 'decide' is needed")
+
+
+_REFUSED: Any = grpc.stream_unary_rpc_method_handler(_refuse)

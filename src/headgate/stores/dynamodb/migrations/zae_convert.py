@@ -1,0 +1,140 @@
+"""What the items of zae-limiter (zae_items.py) are in headgate. Nothing is read or written here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ....core.errors import ValidationError
+from ....core.names import check_entity_id
+from ..documents import AuditHome, EntityHome
+from ..exchange import Item
+from .writes import Addition, Context, Write, moment_ms, plain_json
+from .zae_buckets import bucket_writes, usage_writes
+from .zae_items import AUDIT, BUCKETS, DEFAULT, ENTITIES, LIMITS, USAGE, Group, fields_of, unsupported
+from .zae_limits import limits_writes
+
+# What headgate calls the actions of audit events, and whether their details are of before or after.
+_ACTIONS = {
+    "entity_created": ("entity.created", "after"),
+    "entity_deleted": ("entity.deleted", "before"),
+    "entity_parent_changed": ("entity.updated", "after"),
+    "limits_set": ("limits.set", "after"),
+    "limits_deleted": ("limits.deleted", "before"),
+    "bucket_reset": ("buckets.reset", "after"),
+}
+_SYSTEM = "$SYSTEM"  # instead of an entity; of a resource it is $RESOURCE: and its name
+_ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_LAST_MS = 10**15  # as the limiter counts down, so that the newest event is listed first
+
+
+def convert(group: Group, items: Sequence[Item], context: Context) -> Sequence[Write | Addition]:
+    """What is to be written. A ValidationError if headgate has no equivalent of it, or it cannot be read."""
+    found = [fields_of(item) for item in items]
+    names = {name for fields in found for name, value in fields.items() if (name, value) != ("disabled", False)}
+    lacking = unsupported(group.kind, names)
+    if lacking:
+        raise ValidationError(f"headgate has no equivalent of {', '.join(lacking)}")
+    try:
+        return _CONVERSIONS[group.kind](group, found, context)
+    except ValidationError:
+        raise
+    except KeyError as missing:
+        raise ValidationError(f"the attribute {missing} is missing") from None
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise ValidationError(str(error)) from None
+
+
+def differences(group: Group, items: Sequence[Item], context: Context) -> list[str]:
+    """What is carried, and will act in another way."""
+    fields = fields_of(items[0])
+    parent_id = fields.get("parent_id")
+    if group.kind != ENTITIES or parent_id is None or not _cascades(fields, context):
+        return []
+    above = context.parents.get(parent_id, {}).get("parent_id")
+    if above is None:
+        return []
+    return [f"what it takes counts on {parent_id!r} in zae-limiter, in headgate on {above!r} and all above it too"]
+
+
+def _entity_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[Write]:
+    fields = found[0]
+    parent_id = fields.get("parent_id")
+    entities = {
+        check_entity_id(group.owner): {
+            "name": fields.get("name"),
+            "parent_id": None if parent_id is None else check_entity_id(parent_id, "parent_id"),
+            "cascade": _cascades(fields, context),
+            "metadata": plain_json(fields.get("metadata") or {}),
+        }
+    }
+    if parent_id is not None and parent_id not in context.parents:
+        # zae-limiter takes any parent; headgate needs one that exists.
+        entities[parent_id] = {"name": parent_id, "parent_id": None, "cascade": False, "metadata": {}}
+    return [Write(EntityHome("", context.ns, each).item(value, 1)) for each, value in entities.items()]
+
+
+def _cascades(fields: Mapping[str, Any], context: Context) -> bool:
+    if fields.get("parent_id") is None:
+        return bool(fields.get("cascade", False))
+    cascade = fields.get("cascade", context.cascade)
+    if cascade is None:
+        raise ValidationError(
+            "it has a parent, and releases before 0.6 do not store whether what it takes counts there too: say so with "
+            "--cascade or --no-cascade"
+        )
+    return bool(cascade)
+
+
+def _audit_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[Write]:
+    """An event that has expired stays behind."""
+    fields = found[0]
+    expires_at_ms = None if fields.get("ttl") is None else fields["ttl"] * 1000
+    if expires_at_ms is not None and expires_at_ms <= context.now_ms:
+        return []
+    value = _event(group, fields, context.name)
+    event_id = f"{_LAST_MS - value['at_ms']:015d}0000{hashlib.sha256(group.part.encode()).hexdigest()[:8]}"
+    owners = ["", *([value["entity_id"]] if value["entity_id"] else [])]
+    homes = [AuditHome("", context.ns, event_id, owner) for owner in owners]
+    return [Write(home.item(value, 1, expires_at_ms, context.now_ms)) for home in homes]
+
+
+def _event(group: Group, fields: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """What headgate has no word for keeps zae-limiter's."""
+    action, side = _ACTIONS.get(fields["action"], (fields["action"], "after"))
+    owner, resource = group.owner, fields.get("resource")
+    of_entity = not owner.startswith("$")
+    if not of_entity:
+        level = "system_defaults" if owner == _SYSTEM else "resource_defaults"
+        action = action.replace("limits.", f"{level}.")
+    told = {"before": None, "after": None, side: plain_json(fields.get("details")) or None}
+    return {
+        "at_ms": _event_ms(group.part, fields["timestamp"]),
+        "actor": fields.get("principal") or "unknown",
+        "action": action,
+        "namespace": namespace,
+        "entity_id": check_entity_id(owner) if of_entity else None,
+        "resource": None if resource == DEFAULT else resource,
+        **told,
+    }
+
+
+def _event_ms(event: str, timestamp: str) -> int:
+    """An event's id says when it was to the millisecond; if it does not, its timestamp does to the second."""
+    if len(event) != 26 or not set(event) <= set(_ULID):
+        return moment_ms(timestamp)
+    at_ms = 0
+    for letter in event[:10]:
+        at_ms = at_ms * 32 + _ULID.index(letter)
+    return at_ms
+
+
+_Conversion = Callable[[Group, Sequence[Mapping[str, Any]], Context], "Sequence[Write | Addition]"]
+_CONVERSIONS: Mapping[str, _Conversion] = {
+    ENTITIES: _entity_writes,
+    LIMITS: limits_writes,
+    BUCKETS: bucket_writes,
+    USAGE: usage_writes,
+    AUDIT: _audit_writes,
+}

@@ -1,0 +1,202 @@
+"""Levels: what they come to together is what a plain model says, and the limits a limiter is made with."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate import Ask, Limit, RateLimiter, RateLimiterUnavailable, StoredLimits, SyncRateLimiter, ValidationError
+from headgate.testing import ManualClock
+
+NAMES = ["rpm", "tpm", "calls", "on"]
+RESOURCES = ["chat", "search"]
+ENTITIES = ["ann", "bob"]
+NOBODY, ELSEWHERE = "carl", "other"  # of which nothing is stored
+EVERYWHERE = [(entity, resource) for entity in [*ENTITIES, NOBODY] for resource in [*RESOURCES, ELSEWHERE]]
+
+
+class Change(NamedTuple):
+    """Of what is stored for an entity (None: everyone) on a resource (None: every one). No limits: deleted."""
+
+    entity_id: str | None
+    resource: str | None
+    limits: dict[str, int]
+    inherit: bool
+
+
+amounts = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 9), max_size=3)
+changes = st.builds(
+    Change, st.sampled_from([None, *ENTITIES]), st.sampled_from([None, *RESOURCES]), amounts, st.booleans()
+)
+Stored = dict["tuple[str | None, str | None]", Change]
+
+
+def limits_of(amounts: Mapping[str, int]) -> list[Limit]:
+    return [Limit.per_minute(name, amount) for name, amount in amounts.items()]
+
+
+def model(stored: Stored, own: Mapping[str, int], entity_id: str, resource: str) -> dict[str, tuple[Limit, str]]:
+    """The law, word for word: each name from the most specific level; one that does not inherit is the last."""
+    found: dict[str, tuple[Limit, str]] = {}
+    for place, source in (
+        ((entity_id, resource), "entity"),
+        ((entity_id, None), "entity_default"),
+        ((None, resource), "resource"),
+        ((None, None), "system"),
+    ):
+        if place in stored:
+            for limit in limits_of(stored[place].limits):
+                found.setdefault(limit.name, (limit, source))
+            if not stored[place].inherit:
+                return found
+    for limit in limits_of(own):
+        found.setdefault(limit.name, (limit, "limiter"))
+    return found
+
+
+def make(limiter: SyncRateLimiter, change: Change) -> None:
+    entity_id, resource, limits, inherit = change
+    if entity_id is not None:
+        if limits:
+            limiter.set_limits(entity_id, limits_of(limits), resource, inherit=inherit)
+        else:
+            limiter.delete_limits(entity_id, resource)
+    elif resource is not None:
+        if limits:
+            limiter.set_resource_defaults(resource, limits_of(limits), inherit=inherit)
+        else:
+            limiter.delete_resource_defaults(resource)
+    elif limits:
+        limiter.set_system_defaults(limits_of(limits), inherit=inherit)
+    else:
+        limiter.delete_system_defaults()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(changes, max_size=8), amounts)
+def test_resolution_equals_a_plain_model(made: list[Change], own: dict[str, int]) -> None:
+    """After every change, for everyone everywhere; and the preview of the change said so, and what it drops."""
+    stored: Stored = {}
+    with SyncRateLimiter(f"memory://{uuid.uuid4().hex}", limits=limits_of(own) or None) as limiter:
+        for change in made:
+            before = {place: model(stored, own, *place) for place in EVERYWHERE}
+            wanted = limits_of(change.limits) or None
+            preview = limiter.preview_limits(change.entity_id, change.resource, wanted, inherit=change.inherit)
+            make(limiter, change)
+            stored.pop(change[:2], None)
+            if change.limits:
+                stored[change[:2]] = change
+            dropped: dict[tuple[str, str], set[str]] = {}
+            for place in EVERYWHERE:
+                expected = model(stored, own, *place)
+                resolved = limiter.resolve_limits(*place)
+                assert {limit.name: (limit, resolved.sources[limit.name]) for limit in resolved.limits} == expected
+                assert resolved.source == next((source for _, source in expected.values()), None)
+                dropped[place] = before[place].keys() - expected.keys()
+            assert set().union(*dropped.values()) <= preview.dropped.keys(), "nothing disappears that was not said"
+            for name, resources in preview.dropped.items():
+                for resource in resources:
+                    assert name in dropped[change.entity_id or NOBODY, resource or ELSEWHERE]
+            if change.entity_id is not None and change.resource is not None:
+                assert preview.before.sources == {name: source for name, (_, source) in before[change[:2]].items()}
+                assert preview.after == limiter.resolve_limits(change.entity_id, change.resource)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(changes, max_size=6), amounts, st.dictionaries(st.sampled_from(NAMES), st.just(1), min_size=1))
+def test_an_acquire_obeys_what_is_resolved(made: list[Change], own: dict[str, int], consume: dict[str, int]) -> None:
+    """All of it, and nothing else: a name that does not hold is an error, and the others are taken from."""
+    with SyncRateLimiter(f"memory://{uuid.uuid4().hex}", limits=limits_of(own) or None) as limiter:
+        for change in made:
+            make(limiter, change)
+        limits, _ = limiter.resolve_limits("ann", "chat")
+        capacities = {limit.name: limit.capacity for limit in limits}
+        if consume.keys() <= capacities.keys():
+            assert limiter.try_acquire("ann", "chat", consume)
+            left = {name: capacity - consume.get(name, 0) for name, capacity in capacities.items()}
+            assert limiter.available("ann", "chat") == left
+        else:
+            with pytest.raises(ValidationError):
+                limiter.try_acquire("ann", "chat", consume)
+            assert limiter.get_buckets("ann") == []
+
+
+def test_results_are_plain_values() -> None:
+    """They are compared, copied and sent elsewhere like the lists and tuples they are."""
+    with SyncRateLimiter("memory://", limits=[Limit.per_day("rpm", 1)]) as limiter:
+        resolved = limiter.resolve_limits("e", "r")
+        for other in (copy.copy(resolved), copy.deepcopy(resolved), pickle.loads(pickle.dumps(resolved))):
+            assert (other, other.sources, other.on_unavailable) == (resolved, {"rpm": "limiter"}, None)
+        limiter.set_limits("e", [Limit.per_day("rpm", 1)], inherit=False)
+        stored = pickle.loads(pickle.dumps(limiter.get_limits("e")))
+        assert (stored, stored.inherit, stored.version) == ([Limit.per_day("rpm", 1)], False, 1)
+        assert StoredLimits() == []
+
+
+# The limits that a limiter is made with
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, SyncRateLimiter])
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ([], "must not be empty"),
+        ("rpm=1/minute", "must be a list of Limit"),
+        (Limit.per_day("rpm", 1), "must be a list of Limit"),
+        (7, "must be a list of Limit"),
+        (["rpm"], "must be Limit objects"),
+        ([Limit.per_day("rpm", 1), Limit.per_day("rpm", 2)], "given twice"),
+    ],
+)
+def test_a_limiters_own_limits_are_checked_when_it_is_made(kind: Any, limits: Any, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        kind("memory://", limits=limits)
+
+
+def test_a_limiters_own_limits_do_not_change_with_the_callers_list() -> None:
+    given_limits = [Limit.per_day("rpm", 1)]
+    with SyncRateLimiter("memory://", limits=given_limits) as limiter:
+        given_limits.clear()
+        assert limiter.try_acquire("e", "r", {"rpm": 1})
+        assert not limiter.try_acquire("e", "r", {"rpm": 1})
+
+
+def test_what_a_dead_holder_used_is_given_back_under_the_limits_of_its_limiter() -> None:
+    """The bucket is gone by then, and the limiter that reconciles was made without them."""
+    url, clock = f"memory://{uuid.uuid4().hex}", ManualClock()
+    own = [Limit.per_second("rps", 10)]
+    with SyncRateLimiter(url, limits=own, clock=clock) as taker, SyncRateLimiter(url, clock=clock) as sweeper:
+        decision = taker.try_acquire("e", "r", {"rps": 4}, record_lease=True, restore_on_expiry=True)
+        assert decision.lease is not None
+        decision.lease.detach()
+        assert [used.consumed for used in taker.get_usage("e")] == [{"rps": 4}]
+        taker.reset("e", "r")
+        clock.advance(60)
+        assert sweeper.reconcile().restored == 1
+        assert [used.consumed for used in taker.get_usage("e")] in ([], [{"rps": 0}])
+
+
+# While the store is away, and was never there
+
+
+def test_a_limiters_own_limits_hold_here_when_the_store_was_never_there() -> None:
+    pytest.importorskip("redis")
+    own = [Limit.per_day("rpm", 2)]
+    with SyncRateLimiter("redis://127.0.0.1:1/0", limits=own, on_unavailable="local") as limiter:
+        decisions = [limiter.try_acquire("e", "r", {"rpm": 1}) for _ in range(3)]
+        assert [(one.allowed, one.degraded) for one in decisions] == [(True, True), (True, True), (False, True)]
+        with pytest.raises(RateLimiterUnavailable):  # it may be stored, for all we know
+            limiter.try_acquire("e", "r", {"tpm": 1})
+        with pytest.raises(RateLimiterUnavailable):
+            limiter.try_acquire("e", "r", {"rpm": 1}, on_unavailable="block")
+        each = limiter.try_acquire_each([Ask("f", "r"), Ask("f", "r", {"rpm": 2})])
+        assert [(one.allowed, one.degraded) for one in each] == [(True, True), (False, True)]
+        with limiter.acquire_many(["g#r"]) as leases:
+            assert leases["g#r"].degraded
