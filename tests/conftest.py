@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
@@ -32,6 +33,10 @@ DYNAMODB_ENGINES: dict[str, type[Engine]] = {
 # A busy machine is no failure: timings decide no test.
 settings.register_profile("headgate", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headgate")
+
+# Under `nohup make test &` SIGINT is ignored, and each process that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -125,11 +125,11 @@ def test_exporting_and_applying_is_nothing(inside: Cli, file: Path, tmp_path: Pa
 
 
 def test_ids_that_are_hashed(inside: Cli, file: Path) -> None:
-    file.write_text("entities:\n  a+b@c: {name: Secret}\n")
+    file.write_text("entities:\n  a b@c: {name: Secret}\n")
     assert "is not allowed" in inside.error("apply", "-f", str(file))
     shown = inside("apply", "-f", str(file), "--hash-entity-ids").stdout
-    assert "a+b@c" not in shown
-    assert inside.json("entity", "get", "a+b@c", "--hash-entity-ids")["name"] == "Secret"
+    assert "a b@c" not in shown
+    assert inside.json("entity", "get", "a b@c", "--hash-entity-ids")["name"] == "Secret"
     assert inside("apply", "-f", str(file), "--hash-entity-ids").stdout == "nothing to do\n"
 
 

@@ -178,8 +178,8 @@ def _is_error(value: Any) -> bool:
 def _annotation(function: Any) -> str:
     """What a property gives, or a function returns; of a plan, what it comes to in the end."""
     text = str(inspect.signature(function).return_annotation)
-    plan = re.fullmatch(r"Plan\[(.*)\]", text)
-    return plan[1] if plan else text
+    inner = re.fullmatch(r"(?:Plan\[|Coroutine\[Any, Any, )(.*)\]", text)
+    return inner[1] if inner else text
 
 
 def _code(signature: str) -> str:
@@ -191,7 +191,7 @@ def _signature(name: str, value: Any, *, method: bool = False) -> str:
     if isinstance(value, property):
         return f"{name}: {_annotation(value.fget)}"
     head = f"class {name}" if inspect.isclass(value) else f"def {name}"
-    if inspect.iscoroutinefunction(value):
+    if inspect.iscoroutinefunction(value) or hasattr(value, "_is_coroutine"):
         head = f"async {head}"
     parameters = list(_parameters(value))[method and not inspect.ismethod(value) :]  # self, or the limiter of a plan
     returns = "" if inspect.isclass(value) or _annotation(value) == "None" else f" -> {_annotation(value)}"

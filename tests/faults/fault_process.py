@@ -8,7 +8,6 @@ Usage: fault_process.py URL NAMESPACE sync|async
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import sys
 import threading
@@ -41,7 +40,7 @@ class Caller:
         self.limiter = self._done(new())
 
     def _done(self, result: Any) -> Any:
-        if self._loop is None or not inspect.iscoroutine(result):
+        if self._loop is None or not asyncio.iscoroutine(result):
             return result
         return asyncio.run_coroutine_threadsafe(result, self._loop).result()
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit, ValidationError
-from headgate.core.names import StoredId
+from headgate.core.names import ID_CHARACTERS, StoredId
 from headgate.limiter import keys as record_keys
 from headgate.stores.dynamodb import keys
 from headgate.stores.dynamodb.attributes import attribute, values_of
@@ -19,7 +19,7 @@ from headgate.stores.dynamodb.listing import shelf_of
 
 NOW = 1_700_000_000_000
 NS = "abcdefghijk"
-IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,10}", fullmatch=True).map(StoredId)
+IDS = st.from_regex(rf"[A-Za-z0-9][{ID_CHARACTERS}]{{0,10}}", fullmatch=True).map(StoredId)
 RESOURCES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,10}", fullmatch=True)
 LIMIT_NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,10}", fullmatch=True)
 MILLI = st.integers(1, 10**15)

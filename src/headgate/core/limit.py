@@ -30,7 +30,7 @@ DEFAULT_TTL_SECONDS = 60
 OWN = "_"  # a limit whose name starts so is headgate's own: no name that anybody gives does
 
 
-@dataclass(frozen=True, init=False, slots=True)
+@dataclass(init=False, slots=True)
 class Limit:
     """A token bucket's shape: `capacity` tokens at most, `refill_amount` more every `refill_period_seconds`.
 
@@ -60,6 +60,12 @@ class Limit:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Limit cannot be changed ({name}): make another one, and pass or store that")
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
 
     @property
     def capacity(self) -> int | float:

@@ -10,7 +10,11 @@ from .errors import ValidationError
 REGISTRY = "_"  # the namespace of the namespaces: no other starts so
 StoredId = NewType("StoredId", str)  # an entity's id as it is in the store, where it may be a hash
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
+# What e-mail addresses and percent-encoded URLs are made of, without the characters that mean something in a key
+# (`#`, `/`, braces), in a Redis pattern (`*`, `?`, `[`) or in the path of a URL.
+ID_CHARACTERS = "A-Za-z0-9_.:@!$%&'+,=~-"
+_ENTITY_ID = re.compile(rf"[A-Za-z0-9][{ID_CHARACTERS}]{{0,255}}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,255}")
 _CREDENTIALS = re.compile(r"(?<=://).*(?=@)|(?<=password=)[^&]*")
 _LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -27,14 +31,17 @@ def _checked(pattern: re.Pattern[str], value: Any, what: str, rule: str) -> str:
 
 
 def check_entity_id(value: Any, what: str = "entity_id") -> str:
-    if isinstance(value, str) and _IDENTIFIER.fullmatch(value):
+    if isinstance(value, str) and _ENTITY_ID.fullmatch(value):
         return value
-    rule = "1 to 256 of A-Z a-z 0-9 _ . : @ - and the first a letter or digit"
-    return _checked(_IDENTIFIER, value, what, rule)
+    rule = (
+        "1 to 256 of A-Z a-z 0-9 _ . : @ ! $ % & ' + , = ~ - and the first a letter or digit; for any other string use "
+        "hash_entity_ids=True, or encode it: urllib.parse.quote(value, safe='')"
+    )
+    return _checked(_ENTITY_ID, value, what, rule)
 
 
 def check_namespace(value: Any) -> str:
-    return check_entity_id(value, "namespace")
+    return _checked(_NAMESPACE, value, "namespace", "1 to 256 of A-Z a-z 0-9 _ . : @ - and the first a letter or digit")
 
 
 def check_resource(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from ..core.errors import ValidationError
+from ..core.names import ID_CHARACTERS
 from ..plan import Plan
 from .addresses import Addresses
 from .call import Call
@@ -20,7 +22,7 @@ Resolver: TypeAlias = "Callable[[Call], Any]"
 
 ANONYMOUS = "anonymous"
 EVERYONE = "everyone"
-_PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")
+_PLAIN = re.compile(f"[{ID_CHARACTERS}]{{1,200}}")
 _HASHED = "hash:"
 
 
@@ -106,7 +108,7 @@ class Identity:
         value = call.known[kind] if kind in call.known else resolver(call)
         if value is None or value == "":
             return None
-        if type(value) is not str and inspect.iscoroutine(value):
+        if type(value) is not str and asyncio.iscoroutine(value):
             value.close()
             raise ValidationError(f"{kind} has returned a coroutine: give a coroutine function, or an ordinary one")
         return self._name(kind, value) if kind == "api_key" else self._named(kind, str(value))

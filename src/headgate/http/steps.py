@@ -162,7 +162,7 @@ class SyncSteps:
             return {}
 
     def _await(self, step: Await) -> Any:
-        if inspect.iscoroutine(step.awaitable):
+        if asyncio.iscoroutine(step.awaitable):
             step.awaitable.close()
         raise ValidationError("a coroutine function was given for an identity, a plan or a cost: nobody awaits it here")
 

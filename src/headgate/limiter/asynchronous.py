@@ -41,6 +41,7 @@ from .hold import Hold
 from .keeper import TaskKeeper
 from .lease import Lease
 from .line import Lines
+from .misuse import AsyncOnly, NotEntered, Pending, returns_coroutine
 from .once import TaskOnce
 from .vendor import Wishes
 from .watch import Deciding, outcome_of
@@ -50,7 +51,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class RateLimiter(CoroutineMethods, BaseLimiter):
+class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
     __doc__ = f"""Rate limits for tasks.
 
 {cleandoc(BaseLimiter.__doc__ or "")}"""
@@ -190,7 +191,8 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
             options = Options(max_wait, on_unavailable, record_lease, restore_on_expiry, lease_ttl, on_lost)
         return _Acquire(self, wish, options, on_error)
 
-    async def try_acquire(
+    @returns_coroutine
+    def try_acquire(
         self,
         entity_id: str,
         resource: str,
@@ -203,7 +205,7 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
         restore_on_expiry: bool = False,
         lease_ttl: float = DEFAULT_TTL_SECONDS,
         on_lost: Callable[[Lease], object] | None = None,
-    ) -> Decision[Lease]:
+    ) -> Coroutine[Any, Any, Decision[Lease]]:
         """The same as a question: a refusal is a falsy Decision, not an exception, and there is no body to fail.
 
         A lease that holds slots has to be ended: `decision.lease.commit()`.
@@ -218,7 +220,7 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
             or on_lost is not None
         ):
             options = Options(max_wait, on_unavailable, record_lease, restore_on_expiry, lease_ttl, on_lost)
-        return await self._decide(entity_id, resource, consume, limits, options)
+        return Pending(self._decide(entity_id, resource, consume, limits, options), "try_acquire")
 
     async def _decide_watched(
         self,
@@ -268,14 +270,15 @@ class RateLimiter(CoroutineMethods, BaseLimiter):
             decision.lease._on_lost = options.on_lost  # for slots that it may take later
         return decision
 
-    async def try_acquire_each(
+    @returns_coroutine
+    def try_acquire_each(
         self, asks: Asks, *, on_unavailable: OnUnavailable | None = None
-    ) -> list[Decision[Lease]]:
+    ) -> Coroutine[Any, Any, list[Decision[Lease]]]:
         """Many decisions in one call to the store, each by itself, as if asked for one after the other.
 
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
         """
-        return await self._take_each(check_asks(asks), on_unavailable)
+        return Pending(self._take_each(check_asks(asks), on_unavailable), "try_acquire_each")
 
     async def _take_each_watched(
         self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None
@@ -399,7 +402,9 @@ def _at_once(settle: Callable[[R], T]) -> Callable[[R], Coroutine[Any, Any, T]]:
     return settled
 
 
-class _Acquire(AbstractAsyncContextManager[Lease]):
+class _Acquire(NotEntered, AsyncOnly, AbstractAsyncContextManager[Lease]):
+    written = "acquire()"
+
     def __init__(self, limiter: RateLimiter, wish: Wish, options: Options, on_error: OnError) -> None:
         self._limiter = limiter
         self._wish = wish
@@ -421,7 +426,9 @@ class _Acquire(AbstractAsyncContextManager[Lease]):
         await self._lease.__aexit__(kind, error, traceback)
 
 
-class _AcquireMany(AbstractAsyncContextManager[dict[str, Lease]]):
+class _AcquireMany(NotEntered, AsyncOnly, AbstractAsyncContextManager[dict[str, Lease]]):
+    written = "acquire_many()"
+
     def __init__(
         self,
         limiter: RateLimiter,

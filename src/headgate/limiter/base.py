@@ -23,6 +23,7 @@ from .hold import Hold
 from .ids import to_stored_id
 from .line import Lines
 from .local import Local
+from .misuse import known_options
 from .watch import Watcher, Watchers
 
 C = TypeVar("C")
@@ -79,6 +80,7 @@ class BaseLimiter(ABC):
     `limits`: those that hold where no stored limit of that name does.
     """
 
+    @known_options
     def __init__(
         self,
         url: str,

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..plan import Plan, arun, run
+from .misuse import Pending, returns_coroutine
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -23,10 +24,10 @@ def blocking(plan: Callable[Concatenate[S, P], Plan[T]]) -> Callable[Concatenate
 
 def coroutine(plan: Callable[Concatenate[S, P], Plan[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     @wraps(plan)
-    async def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(plan(self, *args, **kwargs), self._perform)  # type: ignore[attr-defined]
+    def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return Pending(arun(plan(self, *args, **kwargs), self._perform), method.__name__)  # type: ignore[attr-defined]
 
-    return _named(method, plan)
+    return returns_coroutine(_named(method, plan))
 
 
 def _named(method: Callable[P, T], plan: Callable[..., Any]) -> Callable[P, T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import logging
 import time
 import weakref
@@ -30,6 +30,7 @@ from .fork import forks
 from .hold import Hold, LeaseRecord, OnLost, new_lease_id
 from .learn import VendorSync, learn_plan
 from .line import slots_of
+from .misuse import AsyncOnly, SyncOnly
 from .watch import deciding, outcome_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class BaseLease:
 
     def _notify(self, result: Any) -> None:
         """What on_lost has returned."""
-        if inspect.iscoroutine(result):
+        if asyncio.iscoroutine(result):
             result.close()
             raise ValidationError("on_lost must be an ordinary function here: nobody would await it")
 
@@ -328,13 +329,13 @@ class BaseLease:
             log.warning(f"{what}: %s", self.id, unavailable)
 
 
-class Lease(BaseLease):
+class Lease(AsyncOnly, BaseLease):
     """What an `acquire` of RateLimiter yields."""
 
     _limiter: RateLimiter
 
     def _notify(self, result: Any) -> None:
-        if inspect.iscoroutine(result):
+        if asyncio.iscoroutine(result):
             self._limiter._in_background(result)
 
     async def _perform(self, call: Call[Any]) -> Any:
@@ -360,7 +361,7 @@ class Lease(BaseLease):
             await self._leave(error)
 
 
-class SyncLease(BaseLease):
+class SyncLease(SyncOnly, BaseLease):
     """What an `acquire` of SyncRateLimiter yields."""
 
     _limiter: SyncRateLimiter

@@ -28,6 +28,7 @@ from .hold import Hold
 from .keeper import ThreadKeeper
 from .lease import SyncLease
 from .line import Lines
+from .misuse import NotEntered, SyncOnly
 from .once import ThreadOnce
 from .sync_methods import BlockingMethods
 from .vendor import Wishes
@@ -37,7 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SyncRateLimiter(BlockingMethods, BaseLimiter):
+class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
     __doc__ = f"""Rate limits for threads: RateLimiter's methods without await. Thread-safe.
 
 {cleandoc(BaseLimiter.__doc__ or "")}"""
@@ -351,7 +352,9 @@ class SyncRateLimiter(BlockingMethods, BaseLimiter):
         self.close()
 
 
-class _Acquire(AbstractContextManager[SyncLease]):
+class _Acquire(NotEntered, SyncOnly, AbstractContextManager[SyncLease]):
+    written = "acquire()"
+
     def __init__(self, limiter: SyncRateLimiter, wish: Wish, options: Options, on_error: OnError) -> None:
         self._limiter = limiter
         self._wish = wish
@@ -373,7 +376,9 @@ class _Acquire(AbstractContextManager[SyncLease]):
         self._lease.__exit__(kind, error, traceback)
 
 
-class _AcquireMany(AbstractContextManager[dict[str, SyncLease]]):
+class _AcquireMany(NotEntered, SyncOnly, AbstractContextManager[dict[str, SyncLease]]):
+    written = "acquire_many()"
+
     def __init__(
         self,
         limiter: SyncRateLimiter,

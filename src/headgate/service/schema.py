@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ..core.names import ID_CHARACTERS
 from ..core.units import MAX_AMOUNT
 from ..limiter import OnUnavailable
 
@@ -15,13 +16,14 @@ MAX_ASKS = 500
 MAX_PAGE = 1000
 
 # The limiter checks these itself, and says what is wrong in more words than a pattern could.
-_ID = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@-]*$", "minLength": 1, "maxLength": 256}
+_ID = {"pattern": f"^[A-Za-z0-9][{ID_CHARACTERS}]*$", "minLength": 1, "maxLength": 256}
+_NAMESPACE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@-]*$", "minLength": 1, "maxLength": 256}
 _RESOURCE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$", "minLength": 1, "maxLength": 256}
 _AMOUNTS = {"propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"}}
 
 EntityId: TypeAlias = Annotated[str, Meta(description="Who is limited.", extra_json_schema=_ID)]
 Resource: TypeAlias = Annotated[str, Meta(description="What is used.", extra_json_schema=_RESOURCE)]
-NamespaceName: TypeAlias = Annotated[str, Meta(description="All that belongs together.", extra_json_schema=_ID)]
+NamespaceName: TypeAlias = Annotated[str, Meta(description="All that belongs together.", extra_json_schema=_NAMESPACE)]
 Number: TypeAlias = int | float
 Amounts: TypeAlias = Annotated[
     dict[str, Number], Meta(description="Amounts by limit name, multiples of 0.001.", extra_json_schema=_AMOUNTS)

@@ -19,7 +19,7 @@ class Blocking:
         self._loop = loop
 
     def _wrapped(self, value: Any) -> Any:
-        if inspect.iscoroutine(value):
+        if asyncio.iscoroutine(value):
             value = self._loop.run_until_complete(value)
         if isinstance(value, dict):
             return {name: self._wrapped(of_name) for name, of_name in value.items()}
