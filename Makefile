@@ -1,5 +1,5 @@
 # Each target does its own set-up: it makes .venv and installs what it needs, with uv if there is one, else pip.
-.PHONY: demo test stress soak lint format bench docs docs-serve proto servers clean
+.PHONY: demo test stress soak lint format bench docs docs-serve proto servers release-check clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -24,6 +24,7 @@ help:
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make lint    lint and types only"
 	@echo "make format  let ruff format the code"
+	@echo "make release-check  build, check and install the packages, and run the demo and the README from them"
 
 .venv/cli: pyproject.toml
 	$(call install,cli)
@@ -51,6 +52,7 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .
@@ -69,6 +71,9 @@ docs-serve: .venv/dev
 proto: .venv/dev
 	cd src/headgate/service/envoy && ../../../../$(BIN)/python -m grpc_tools.protoc -I. --include_imports \
 	  --descriptor_set_out=ratelimit.binpb --pyi_out=. ratelimit.proto
+
+release-check: .venv/dev
+	@sh tests/release_check.sh
 
 servers:
 	@sh tests/servers/install.sh
