@@ -60,8 +60,9 @@ class Headers:
 
     def of_refusal(self, refused: RateLimitExceeded, clock: Clock) -> HeaderList:
         found = self.of(refused.statuses, clock)
-        if "retry-after" in self._kinds and refused.retry_after_header is not None:
-            found.append(("Retry-After", refused.retry_after_header))
+        retry_after = refused.retry_after_header if "retry-after" in self._kinds else None
+        if retry_after is not None:
+            found.append(("Retry-After", retry_after))
         return found
 
     def _policy(self, named: Mapping[str, LimitStatus]) -> str:
@@ -148,7 +149,7 @@ def too_many(refused: RateLimitExceeded, headers: HeaderList) -> Refusal:
     else:
         when = f"retry in {refused.retry_after_header} s"
     detail = f"{first.limit_name} allows {first.limit}; {when}"
-    more = {"violated-policies": violated, "retry_after_seconds": refused.retry_after_seconds}
+    more = {"violated-policies": violated, "retry_after_seconds": first.retry_after_seconds}
     return problem(429, "quota-exceeded", "Quota exceeded", detail, headers, **more)._replace(refused=refused)
 
 

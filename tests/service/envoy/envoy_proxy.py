@@ -7,7 +7,9 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeVar
@@ -51,6 +53,7 @@ class Service:
     ) -> None:
         self._loop = loop
         self._limiter: RateLimiter | None = None
+        self._descriptors = descriptors
         self._servicer = RateLimitServicer(descriptors, self._authorize, headers=headers)
         self._server: EnvoyServer | None = None
         self.token = None if open_to_all else TOKEN
@@ -70,6 +73,15 @@ class Service:
             return self._limiter
 
         return self._loop.run(made())
+
+    @contextmanager
+    def under(self, *rules: DescriptorRule) -> Iterator[None]:
+        """Other rules, for a while."""
+        self._servicer.use(Descriptors(rules))
+        try:
+            yield
+        finally:
+            self._servicer.use(self._descriptors)
 
     def available(self, rule: DescriptorRule, entity_id: str) -> dict[str, int]:
         assert self._limiter is not None
@@ -105,6 +117,12 @@ class Client:
         request = RateLimitRequest(**{"domain": "edge", "descriptors": list(descriptors), **fields})
         answer: RateLimitResponse = self._call(request, metadata=metadata, timeout=10)
         return answer
+
+    def ask_at_once(self, count: int, *descriptors: Any) -> Callable[[], list[RateLimitResponse]]:
+        """Send so many; the result waits for their answers."""
+        request = RateLimitRequest(domain="edge", descriptors=list(descriptors))
+        sent = [self._call.future(request, timeout=30) for _ in range(count)]
+        return lambda: [one.result() for one in sent]
 
     def close(self) -> None:
         self.channel.close()
@@ -172,19 +190,24 @@ class Guide(NamedTuple):
 
 
 class EnvoyProxy(ServerProcess):
-    """Envoy with the configuration of the guide, on free ports, and twice: on `deny_port` it lets nothing pass while
-    the service is away. What else the guide shows is on routes of its own: `/plan` and `/chat`."""
+    """Envoy with the configuration of the guide, on free ports, three times. On `guide_port` it is as the guide says.
+    The other two wait longer, for slow machines; on `port` everything passes while the service is away, on `deny_port`
+    nothing does. What else the guide shows is on routes of its own: `/plan` and `/chat`."""
 
     def __init__(self, binary: str, guide: Guide, *, upstream_port: int, service_port: int) -> None:
         super().__init__()
         try:
-            self.port, self.deny_port = free_port(), free_port()
+            self.port, self.deny_port, self.guide_port = free_port(), free_port(), free_port()
             config = deepcopy(guide.config)
             _set_ports(config, upstream_port, service_port)
             listener = config["static_resources"]["listeners"][0]
             config["static_resources"]["listeners"] = [
-                _listener(deepcopy(listener), guide, port, deny)
-                for port, deny in ((self.port, False), (self.deny_port, True))
+                _listener(deepcopy(listener), guide, port, settings)
+                for port, settings in (
+                    (self.port, {"failure_mode_deny": False, "timeout": "5s"}),
+                    (self.deny_port, {"failure_mode_deny": True, "timeout": "5s"}),
+                    (self.guide_port, {}),
+                )
             ]
             (self.folder / "envoy.json").write_text(json.dumps(config))
             options = ["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]
@@ -196,7 +219,7 @@ class EnvoyProxy(ServerProcess):
             raise
 
     def _listens(self) -> bool:
-        for port in (self.port, self.deny_port):
+        for port in (self.port, self.deny_port, self.guide_port):
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
             except OSError:
@@ -213,6 +236,29 @@ class EnvoyProxy(ServerProcess):
         finally:
             connection.close()
 
+    def get_at_once(self, count: int, headers: Mapping[str, str]) -> Counter[int]:
+        """How many of so many requests got which status, on `guide_port`. All connect before the first is sent."""
+        fields = {"host": "api", "connection": "close", **headers}
+        sent = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+        async def get(connected: list[None], start: asyncio.Event) -> int:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.guide_port)
+            connected.append(None)
+            if len(connected) == count:
+                start.set()
+            await start.wait()
+            writer.write(f"GET / HTTP/1.1\r\n{sent}\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            return int(answer.split(b" ", 2)[1])
+
+        async def get_all() -> Counter[int]:
+            connected: list[None] = []
+            start = asyncio.Event()
+            return Counter(await asyncio.gather(*(get(connected, start) for _ in range(count))))
+
+        return asyncio.run(get_all())
+
 
 def _set_ports(config: Any, upstream_port: int, service_port: int) -> None:
     for cluster, port in zip(config["static_resources"]["clusters"], (upstream_port, service_port)):
@@ -220,11 +266,11 @@ def _set_ports(config: Any, upstream_port: int, service_port: int) -> None:
         endpoint["address"]["socket_address"]["port_value"] = port
 
 
-def _listener(listener: Any, guide: Guide, port: int, deny: bool) -> Any:
+def _listener(listener: Any, guide: Guide, port: int, settings: Mapping[str, Any]) -> Any:
     listener["name"] = f"on-{port}"
     listener["address"]["socket_address"]["port_value"] = port
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    manager["http_filters"][0]["typed_config"].update(failure_mode_deny=deny, timeout="5s")
+    manager["http_filters"][0]["typed_config"].update(settings)
     manager["http_filters"].insert(0, PLAN_OF_CALLER)
     manager["route_config"]["virtual_hosts"][0]["routes"][:0] = [
         {"match": {"prefix": "/plan"}, "route": {"cluster": "api", "rate_limits": guide.own_limits}},

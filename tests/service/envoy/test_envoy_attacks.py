@@ -17,7 +17,7 @@ from service_process import TOKENS, ServeProcess, tokens_file
 from headgate.service.envoy.descriptors import Descriptors
 from headgate.service.envoy.guard import MAX_HEALTH_CALLS
 from headgate.service.envoy.ratelimit_pb2 import RateLimitRequest, RateLimitResponse
-from headgate.service.envoy.server import MAX_CONCURRENT, start_envoy_server
+from headgate.service.envoy.server import MAX_CONCURRENT, MAX_STREAMS, start_envoy_server
 from headgate.service.envoy.servicer import SERVICE, RateLimitServicer
 from headgate.testing.servers.process import eventually
 
@@ -159,27 +159,30 @@ def test_a_token_is_looked_at_before_the_message_is_read(served: ServeProcess) -
 def test_half_messages_take_no_places_from_others(served: ServeProcess) -> None:
     """As many as the server decides at once: each more would be an error, which Envoy may let pass."""
     with ExitStack() as opened:
-        for _ in range(2):
+        for _ in range(2 * MAX_CONCURRENT // MAX_STREAMS):
             connection = opened.enter_context(Raw(address_of(served))).greet()
-            for stream in range(MAX_CONCURRENT * 6 // 10):
+            for stream in range(MAX_STREAMS * 6 // 10):
                 connection.call(DECIDE, 2 * stream + 1)
-            assert connection.ended(MAX_CONCURRENT * 6 // 10)
+            assert connection.ended(MAX_STREAMS * 6 // 10)
         assert decide(address_of(served)) == RateLimitResponse.OK
 
 
 def test_calls_for_health_take_no_places_from_others(served: ServeProcess) -> None:
-    with grpc.insecure_channel(address_of(served)) as channel, Raw(address_of(served)) as connection:
+    with grpc.insecure_channel(address_of(served)) as channel, ExitStack() as opened:
         health = health_pb2_grpc.HealthStub(channel)
         watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_HEALTH_CALLS)]
         assert {next(watch).status for watch in watches} == {1}
         with pytest.raises(grpc.RpcError) as caught:
             next(health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        connection.greet()
-        for stream in range(MAX_CONCURRENT - 1):
-            connection.call(CHECK, 2 * stream + 1)
+        count = MAX_CONCURRENT // MAX_STREAMS
+        connections = [opened.enter_context(Raw(address_of(served))).greet() for _ in range(count)]
+        for connection in connections:
+            for stream in range(MAX_STREAMS - 1):
+                connection.call(CHECK, 2 * stream + 1)
         assert decide(address_of(served)) == RateLimitResponse.OK
-        assert connection.ended(MAX_CONCURRENT - 1)  # most at once, and the others when their time is over
+        for connection in connections:
+            assert connection.ended(MAX_STREAMS - 1)  # most at once, and the others when their time is over
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE).status == 1
         for watch in watches:
             watch.cancel()

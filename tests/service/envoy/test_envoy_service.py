@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from envoy_proxy import Client, Loop, Service, descriptor
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate import RateLimiter
+from headgate import Limit, RateLimiter
 from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
 from headgate.service.envoy.ratelimit_pb2 import RateLimitResponse
 from headgate.service.envoy.wishes import UNITS
@@ -276,3 +277,58 @@ def test_two_services_share_what_is_in_redis(serve: Serve, redis_server: RedisSe
         refused = client.ask(ONE, login)
         assert codes(refused) == [OVER_LIMIT, OK, OVER_LIMIT]
         assert [status.limit_remaining for status in refused.statuses] == [1, 0]
+
+
+def test_requests_that_wait_for_the_store_share_its_calls(serve: Serve, own_redis_server: RedisServer) -> None:
+    """The store takes long, here because it is paused. What comes meanwhile leaves together."""
+    client = serve(ADDRESS, LOGIN, url=own_redis_server.url, namespace="envoy", store_timeout=20)
+    assert client.ask(OTHER).overall_code == OK
+    with redis.Redis.from_url(own_redis_server.url) as operator:
+        before = _scripts_run(operator)
+        operator.execute_command("CLIENT", "PAUSE", 3000, "WRITE")
+        answers = client.ask_at_once(1000, ONE, descriptor({"path": "/login", "remote_address": "10.0.0.1"}))()
+        assert Counter(codes(answer)[0] for answer in answers) == {OK: 2, OVER_LIMIT: 998}
+        assert (
+            _scripts_run(operator) - before <= 100
+        )  # two, and more where the machine is so slow that some come after the pause
+
+
+def _scripts_run(operator: Any) -> int:
+    return int(operator.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+@settings(deadline=None)
+@given(
+    capacity=st.integers(1, 10**12),
+    refill_milli=st.integers(1, 10**15),
+    period_ms=st.integers(1, 366 * 86_400_000),
+    hits=st.sampled_from([1, 2, 2**32 - 1]),
+)
+@example(capacity=10**12, refill_milli=1, period_ms=366 * 86_400_000, hits=2**32 - 1)
+def test_every_limit_has_an_answer_that_envoy_can_read(
+    shared_far: tuple[Service, Client], capacity: int, refill_milli: int, period_ms: int, hits: int
+) -> None:
+    """A reset may be further away than a protobuf Duration reaches. An error instead would let the request pass."""
+    service, client = shared_far
+    limit = Limit.from_stored("far", capacity * 1000, refill_milli, period_ms)
+    with service.under(DescriptorRule("far", "edge", {"remote_address": "*"}, [limit])):
+        service.use(lambda: RateLimiter("memory://", clock=ManualClock()))
+        for _ in range(3):
+            (status,) = client.ask(ONE, hits_addend=hits).statuses
+            assert 0 <= status.duration_until_reset.seconds <= 315_576_000_000
+
+
+@pytest.fixture(scope="module")
+def shared_far(loop: Loop) -> Any:
+    service = Service(loop, Descriptors())
+    client = Client(service.port)
+    yield service, client
+    client.close()
+    service.close()
+
+
+def test_reset_beyond_a_duration_is_the_longest_duration(serve: Serve) -> None:
+    limit = Limit.from_stored("far", 10**15, 1, 366 * 86_400_000)
+    client = serve(DescriptorRule("far", "edge", {"remote_address": "*"}, [limit]))
+    (status,) = client.ask(ONE, hits_addend=2**32 - 1).statuses
+    assert (status.code, status.duration_until_reset.seconds) == (OK, 315_576_000_000)

@@ -28,34 +28,38 @@ class Verdict(NamedTuple):
 
 
 async def decide(limiter: RateLimiter, wishes: Sequence[Wish]) -> Verdict:
-    """Whoever only looks does so first: what it sees may refuse the request, and then nothing is taken."""
-    takes = _of_kind(wishes, "enforced", "shadow", "used")
-    seen = await _look_all(limiter, _of_kind(wishes, "look"))
+    """Looks come first: what they see may refuse the request, and then nothing is taken."""
+    kinds = _by_kind(wishes)
+    if not kinds["look"] and not kinds["used"]:  # as nearly always
+        return await _take_all(limiter, kinds["shadow"], kinds["enforced"])
+    seen = await _look_all(limiter, kinds["look"])
     if any(status.exceeded for status in _refusing(seen)):
+        takes = [wish for wish in wishes if wish.kind != "look"]
         found = {**await _look_all(limiter, takes), **seen}
         return Verdict(False, _refusing(found), found)
-    allowed, statuses, taken = await _take_all(limiter, takes)
-    used = _of_kind(wishes, "used")
+    allowed, statuses, taken = await _take_all(limiter, kinds["shadow"], kinds["enforced"])
     if allowed:
-        await _count_all(limiter, used)
-    found = {**seen, **taken, **await _look_all(limiter, used)}
+        await _count_all(limiter, kinds["used"])
+    found = {**seen, **taken, **await _look_all(limiter, kinds["used"])}
     return Verdict(allowed, [*_refusing(seen), *statuses], found)
 
 
-def _of_kind(wishes: Sequence[Wish], *kinds: Kind) -> list[Wish]:
-    return [wish for wish in wishes if wish.kind in kinds]
+def _by_kind(wishes: Sequence[Wish]) -> dict[Kind, list[Wish]]:
+    kinds: dict[Kind, list[Wish]] = {"look": [], "enforced": [], "shadow": [], "used": []}
+    for wish in wishes:
+        kinds[wish.kind].append(wish)
+    return kinds
 
 
 def _refusing(found: Found) -> list[LimitStatus]:
     return [status for wish, statuses in found.items() if not wish.never_refuses for status in statuses]
 
 
-async def _take_all(limiter: RateLimiter, wishes: Sequence[Wish]) -> Verdict:
+async def _take_all(limiter: RateLimiter, shadows: Sequence[Wish], enforced: Sequence[Wish]) -> Verdict:
     """In one call to the store. Shadows are decided each by itself, whatever becomes of the others."""
-    shadows, enforced = _of_kind(wishes, "shadow"), _of_kind(wishes, "enforced")
     asks: list[Ask | Sequence[Ask]] = [wish.ask for wish in shadows]
     if enforced:
-        asks.append([wish.ask for wish in enforced])
+        asks.append(enforced[0].ask if len(enforced) == 1 else [wish.ask for wish in enforced])
     decisions = await limiter.try_acquire_each(asks)
     for wish, decision in zip(shadows, decisions):
         _tell(limiter, wish, decision)
@@ -63,8 +67,9 @@ async def _take_all(limiter: RateLimiter, wishes: Sequence[Wish]) -> Verdict:
     if not enforced:
         return Verdict(True, (), found)
     together = decisions[-1]
-    found |= zip(enforced, together.statuses_by_ask)
-    return Verdict(together.allowed, together.statuses, found)
+    statuses = together.statuses
+    found |= zip(enforced, [statuses] if len(enforced) == 1 else together.statuses_by_ask)
+    return Verdict(together.allowed, statuses, found)
 
 
 def _tell(limiter: RateLimiter, wish: Wish, decision: Decision[Lease]) -> None:

@@ -16,6 +16,7 @@ from .ratelimit_pb2 import RateLimitResponse
 from .wishes import UNITS, UNITS_MS, Wish
 
 _LARGEST = 2**32 - 1
+_LONGEST_SECONDS = 315_576_000_000  # of a protobuf Duration: 10,000 years
 
 
 def reply(descriptors: Sequence[Sequence[Wish]], verdict: Verdict, headers: Headers, clock: Clock) -> RateLimitResponse:
@@ -26,8 +27,9 @@ def reply(descriptors: Sequence[Sequence[Wish]], verdict: Verdict, headers: Head
         statuses = verdict.found[wishes[-1]] if wishes else ()
         if statuses:
             _fill(status, wishes[-1], tightest(statuses))
-    added = headers.of(verdict.statuses, clock)
-    if not verdict.allowed:
+    if verdict.allowed:
+        added = headers.of(verdict.statuses, clock)
+    else:
         refused = RateLimitExceeded(verdict.statuses)
         _, added, response.raw_body, _ = too_many(refused, headers.of_refusal(refused, clock))
     for name, value in added:
@@ -44,7 +46,7 @@ def _fill(to: RateLimitResponse.DescriptorStatus, wish: Wish, status: LimitStatu
     to.current_limit.name = f"{wish.resource}:{status.limit_name}"
     to.limit_remaining = min(max(0, status.available), _LARGEST)
     if not status.never:
-        to.duration_until_reset.seconds = seconds_until_reset(status)
+        to.duration_until_reset.seconds = min(seconds_until_reset(status), _LONGEST_SECONDS)
 
 
 @lru_cache(1024)

@@ -13,7 +13,7 @@ from .servicer import SERVICE, RateLimitServicer
 
 # What a client can fill, headers that became values of descriptors, is far below this: see MAX_VALUE_BYTES.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-MAX_CONCURRENT = 1000
+MAX_CONCURRENT = 4000
 MAX_STREAMS = 1000  # of a connection
 MAX_CONNECTIONS = 2000
 READ_SECONDS = 20.0
