@@ -9,6 +9,7 @@ from .core.errors import (
     NamespaceNotFound,
     RateLimiterUnavailable,
     RateLimitExceeded,
+    StoreRefused,
     ValidationError,
     VersionConflict,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "RequestLog",
     "ResolvedLimits",
     "ResourceCapacity",
+    "StoreRefused",
     "StoredLimits",
     "SyncLease",
     "SyncRateLimiter",

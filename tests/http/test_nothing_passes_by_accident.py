@@ -22,6 +22,7 @@ from headgate.http.asgi import AsgiCall
 from headgate.http.engine import AsyncGate, Engine, Passed, SyncGate
 from headgate.http.rules import Rule
 from headgate.stores.memory.store import MemoryStore
+from headgate.testing.servers.redis import RedisServer
 
 BAD = [
     -1,
@@ -364,6 +365,19 @@ class TestStoreThatWasNeverSetUp:
             opened = SyncGate(Engine(limiter, WITHOUT_SETUP[rules], on_unavailable=policy))
             assert [status(opened.check(call())) for _ in range(3)] == expected
         assert {event.fields["cause"] for event in events if event.name == "rule.misconfigured"} == {"store"}
+
+
+@pytest.mark.parametrize("policy", ["block", "allow", "local"])
+@pytest.mark.parametrize("rules", WITHOUT_SETUP)
+def test_store_that_rejects_headgate_lets_nothing_pass(redis_server: RedisServer, policy: Any, rules: str) -> None:
+    """Not even under "allow": a wrong password or database is no outage, and does not end by itself."""
+    url = redis_server.url.replace("/0", "/16")
+    events: list[Any] = []
+    with SyncRateLimiter(url, store_timeout=5, on_event=events.append) as limiter:
+        opened = SyncGate(Engine(limiter, WITHOUT_SETUP[rules], on_unavailable=policy))
+        assert [status(opened.check(call())) for _ in range(3)] == [503] * 3
+    (told,) = [event.fields for event in events if event.name == "rule.misconfigured"]
+    assert (told["cause"], told["effect"]) == ("store", "requests are answered 503")
 
 
 @pytest.mark.parametrize("bad", [-1, "reject it", True, None, {}, {"minute": -1}, math.nan, 11, lambda _: 1])

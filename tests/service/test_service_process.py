@@ -122,6 +122,17 @@ def _refuses(url: str) -> bool:
     return False
 
 
+def test_store_that_rejects_the_service_is_not_the_fault_of_clients(redis_server: RedisServer) -> None:
+    wish = {"entity_id": "e", "resource": "r", "consume": {"n": 1}, "limits": ["n=5/hour"], "on_unavailable": "allow"}
+    with ServeProcess("--url", redis_server.url.replace("/0", "/16")) as process, process.start().client() as client:
+        for _ in range(3):
+            answer = client.post("/v1/acquire", json=wish)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "DB index" not in answer.text
+        assert process.log.count("the store rejects the service") == 1
+        assert "DB index is out of range" in process.log
+
+
 def test_while_the_store_is_away(own_redis_server: RedisServer) -> None:
     wish = {"entity_id": "e", "resource": "r", "limits": ["n=9/week"]}
     with ServeProcess("--url", own_redis_server.url) as process, process.start().client() as client:

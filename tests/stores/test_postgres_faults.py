@@ -15,7 +15,7 @@ import pytest
 from postgres_helpers import emptied, race, set_up
 from redis_helpers import FAR_TOO_LONG_SECONDS, Load, both_kinds, fixed, opened, patiently, take_all
 
-from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
+from headgate import Limit, RateLimiterUnavailable, StoreRefused, SyncRateLimiter
 from headgate.core.decide import TAKE, Part, Request
 from headgate.stores import open_async_store, open_store
 from headgate.stores.postgres.wire import Batch
@@ -168,6 +168,45 @@ def test_a_server_that_takes_no_more_connections(victim: PostgresServer) -> None
             limiter.try_acquire("e", "r", {"n": 1}, [fixed(10)])
         victim.execute("ALTER ROLE lone SUPERUSER")
         assert patiently(lambda: limiter.try_acquire("e", "r", {"n": 1}, [fixed(10)]))
+
+
+@pytest.fixture
+def guarded(victim: PostgresServer) -> Iterator[PostgresServer]:
+    """It wants a password of the role `guarded`."""
+    victim.execute("CREATE ROLE guarded LOGIN PASSWORD 's3cret'")
+    victim.execute("CREATE ROLE barred NOLOGIN")
+    hba = victim.folder / "data" / "pg_hba.conf"
+    trusted = hba.read_text()
+    hba.write_text(f"host all guarded 127.0.0.1/32 scram-sha-256\n{trusted}")
+    victim.execute("SELECT pg_reload_conf()")
+    yield victim
+    hba.write_text(trusted)
+    victim.execute("SELECT pg_reload_conf()")
+    victim.execute("DROP ROLE guarded")
+    victim.execute("DROP ROLE barred")
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("login", "database", "told"),
+    [
+        ("guarded:other", "postgres", "password authentication failed"),
+        ("guarded", "postgres", "no password supplied"),
+        ("nobody", "postgres", 'role "nobody" does not exist'),
+        ("barred", "postgres", "not permitted to log in"),
+        ("headgate", "elsewhere", 'database "elsewhere" does not exist'),
+    ],
+    ids=["wrong password", "no password", "unknown role", "role without login", "unknown database"],
+)
+def test_server_that_rejects_headgate_is_an_error_under_every_outage_policy(
+    guarded: PostgresServer, kind: str, login: str, database: str, told: str
+) -> None:
+    with opened(kind, f"postgresql://{login}@127.0.0.1:{guarded.port}/{database}") as limiter:
+        for on_unavailable in ("block", "allow", "local"):
+            for _ in range(3):  # more in all than it takes to open the breaker
+                with pytest.raises(StoreRefused, match=told):
+                    limiter.try_acquire("e", "r", {"n": 1}, [fixed(10)], on_unavailable=on_unavailable)
+        assert limiter.breaker_state == "closed"
 
 
 def test_nobody_there() -> None:

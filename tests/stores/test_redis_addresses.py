@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis_helpers import Load, attempt, both_kinds, fail_over, fixed, on_server, opened, patiently
 
-from headgate import RateLimiterUnavailable
+from headgate import RateLimiterUnavailable, StoreRefused
 from headgate.testing.servers.process import eventually, free_port
 from headgate.testing.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from headgate.testing.servers.redis.certificate import make_certificate
@@ -107,26 +107,61 @@ def at(login: str, database: str = "") -> Callable[[RedisServer], str]:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        (at(":s3cret@"), "password"),
-        (at("me:s3cret@"), "password"),
+        (at(":s3cret@"), "WRONGPASS.*does not accept the user name or the password"),
+        (at("me:s3cret@"), "WRONGPASS.*does not accept the user name or the password"),
         (at(""), r"NOAUTH.*wants a password: redis://user:password@host"),
         (at("reader:s3cret-2@"), r"NOPERM.*lacks a permission; headgate needs .* headgate:\*"),
         (at("stranger:s3cret-3@"), r"NOPERM.*lacks a permission; headgate needs .* headgate:\*"),
-        (at(":s3cret-1@", "/99"), "DB index is out of range"),
+        (at(":s3cret-1@", "/16"), "DB index is out of range"),
+        (lambda it: f"redis+cluster://:s3cret-1@127.0.0.1:{it.port}", "cluster support disabled"),
+        (lambda it: f"redis+sentinel://:s3cret@127.0.0.1:{it.port}/main", "no sentinel names a primary.*unknown"),
+    ],
+    ids=[
+        "wrong password", "unknown user", "no password", "read only user", "other keys", "no such database",
+        "no cluster", "no sentinel",
+    ],
+)  # fmt: skip
+def test_server_that_rejects_headgate_is_an_error_under_every_outage_policy(
+    kind: str, guarded_server: RedisServer, url: Callable[[RedisServer], str], told: str
+) -> None:
+    with opened(kind, url(guarded_server)) as limiter:
+        for on_unavailable in ("block", "allow", "local"):
+            for _ in range(3):  # more in all than it takes to open the breaker
+                with pytest.raises(StoreRefused, match=told) as caught:
+                    limiter.try_acquire("e", "r", {"n": 1}, [TEN], on_unavailable=on_unavailable)
+                assert "s3cret" not in str(caught.value)
+        with pytest.raises(StoreRefused, match=told):
+            limiter.adjust("e", "r", {"n": 1}, [TEN])
+        assert limiter.breaker_state == "closed"
+
+
+@both_kinds
+def test_server_that_rejects_headgate_is_used_once_it_does_not(kind: str, redis_installed: None) -> None:
+    with (
+        RedisServer(options={"requirepass": "s3cret-1"}) as server,
+        opened(kind, at("me:s3cret-2@")(server)) as limiter,
+    ):
+        with pytest.raises(StoreRefused):
+            limiter.try_acquire("e", "r", {"n": 1}, [TEN])
+        server.command("ACL", "SETUSER", "me", "on", ">s3cret-2", "+@all", "~headgate:*")
+        check(limiter)
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
         (lambda _: f"redis://:s3cret@127.0.0.1:{free_port()}", r"127\.0\.0\.1:\d+ cannot be reached: .*111"),
         (lambda _: "redis://:s3cret@no.such.host.invalid", r"no\.such\.host\.invalid:6379 cannot be reached"),
         (lambda _: "redis+unix://:s3cret@/no/such.sock", r"/no/such\.sock cannot be reached: .*No such file"),
-        (lambda it: f"redis+cluster://:s3cret-1@127.0.0.1:{it.port}", "cluster support disabled"),
-        (lambda it: f"redis+sentinel://127.0.0.1:{it.port}/main", "no sentinel names a primary of the service 'main'"),
         (lambda _: f"redis+sentinel://127.0.0.1:{free_port()}/main", "no sentinel names a primary.*cannot be reached"),
         (lambda _: f"redis+cluster://127.0.0.1:{free_port()}", "no node of the cluster.*cannot be reached"),
     ],
-    ids=[
-        "wrong password", "unknown user", "no password", "read only user", "other keys", "no such database", "refused",
-        "no such host", "no such socket", "no cluster", "no sentinel", "dead sentinel", "dead cluster",
-    ],
-)  # fmt: skip
-def test_nobody_is_let_in(kind: str, guarded_server: RedisServer, url: Callable[[RedisServer], str], told: str) -> None:
+    ids=["refused", "no such host", "no such socket", "dead sentinel", "dead cluster"],
+)
+def test_server_that_cannot_be_reached_is_unavailable(
+    kind: str, guarded_server: RedisServer, url: Callable[[RedisServer], str], told: str
+) -> None:
     with opened(kind, url(guarded_server)) as limiter:
         for call in (
             lambda: limiter.try_acquire("e", "r", {"n": 1}, [TEN]),
@@ -145,7 +180,7 @@ def test_a_node_of_a_cluster_is_not_one_server(kind: str, redis_cluster: RedisCl
     first, second, _ = redis_cluster.servers
     with opened(kind, first.url, namespace=on_server(redis_cluster, second, "namespace")[0]) as limiter:
         for _ in range(2):
-            with pytest.raises(RateLimiterUnavailable, match=r"MOVED.*its URL is redis\+cluster://host:port"):
+            with pytest.raises(StoreRefused, match=r"MOVED.*its URL is redis\+cluster://host:port"):
                 limiter.try_acquire("e", "r", {"n": 1}, [TEN])
 
 

@@ -19,6 +19,13 @@ class ValidationError(HeadgateError, ValueError):
     """An argument, a URL or a stored setting cannot be used. Nothing was consumed."""
 
 
+class StoreRefused(ValidationError):
+    """The store answers, and rejects headgate: a wrong password, an unknown database, a missing permission.
+
+    No outage policy applies, because it does not pass by itself: the URL or the store has to be corrected.
+    """
+
+
 class LimitNotFound(ValidationError):
     """No limits are configured for what is asked, or none of the name that is given."""
 

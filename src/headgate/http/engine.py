@@ -139,8 +139,10 @@ class Engine(Generic[L]):
 
     def _without_rules(self, call: Call, error: Exception) -> Verdict:
         """There are stored ones, and they were never read."""
-        blocks = self._decider.policy == "block"
-        self._reports.tell(Failure(STORED, error, "" if blocks else "requests pass"), self._decider.policy)
+        failure = Failure(STORED, error)
+        policy = self._policy_of([failure])
+        blocks = policy == "block"
+        self._reports.tell(failure if blocks else failure._replace(instead="requests pass"), policy)
         return self._replaced(call, unavailable()) if blocks else PASS
 
     def _is_exempt_path(self, call: Call) -> bool:
@@ -201,7 +203,7 @@ class Engine(Generic[L]):
         if not failures:
             return verdict
         for failure in failures:
-            self._reports.tell(failure, self._decider.policy)
+            self._reports.tell(failure, self._policy_of([failure]))
         if isinstance(verdict, Refusal):
             return verdict
         other = yield from self._instead_plan(call, [failure for failure in failures if not failure.instead])
@@ -215,11 +217,15 @@ class Engine(Generic[L]):
         for failure in failures:
             if failure.is_bad_cost:
                 return self._replaced(call, bad_cost(failure))
-        policy = self._decider.policy
+        policy = self._policy_of(failures)
         if not failures or policy == "allow":
             return PASS
         decision = None if policy == "block" else (yield from self._decider.here_plan(failures))
         return self._replaced(call, unavailable()) if decision is None else self.verdict(call, decision)
+
+    def _policy_of(self, failures: Sequence[Failure]) -> str:
+        refused = any(failure.is_store_refused for failure in failures)
+        return "block" if refused else self._decider.policy
 
     def verdict(self, call: Call, decision: Decision[Any]) -> Verdict:
         statuses, clock = decision.statuses, self.limiter.clock

@@ -14,6 +14,7 @@ from ..core.errors import (
     NamespaceNotFound,
     RateLimiterUnavailable,
     SlotsNotWhole,
+    StoreRefused,
     ValidationError,
 )
 from ..limiter import Ask
@@ -61,6 +62,11 @@ class Failure(NamedTuple):
     @property
     def is_bad_cost(self) -> bool:
         return cause_of(self.error) in BAD_COSTS
+
+    @property
+    def is_store_refused(self) -> bool:
+        """No outage: it does not end by itself, and nothing passes meanwhile."""
+        return isinstance(self.error, StoreRefused)
 
     @property
     def has_limits(self) -> bool:

@@ -12,12 +12,15 @@ from ..core.errors import (
     LeaseExpired,
     NamespaceNotFound,
     RateLimiterUnavailable,
+    StoreRefused,
     ValidationError,
     VersionConflict,
 )
 from ..http.answer import HeaderList, Refusal, problem, unavailable
+from ..http.failures import Minutely
 
 log = logging.getLogger("headgate")
+_minutely = Minutely()
 
 _STATUSES: dict[type[HeadgateError], int] = {
     EntityNotFound: 404,
@@ -51,6 +54,9 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, RateLimiterUnavailable):
         log.debug("a client was told that the store is away: %s", error)
         return unavailable()
+    if isinstance(error, StoreRefused):
+        log_store_refused(error)
+        return unavailable()
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
             return Refused(status, _words(error)).refusal
@@ -58,6 +64,13 @@ def refusal_of(error: Exception) -> Refusal:
         return Refused(400, "the body is nested too deeply").refusal
     log.error("a request failed", exc_info=error)
     return Refused(500, "the request failed; the service has written down why").refusal
+
+
+def log_store_refused(error: StoreRefused) -> None:
+    """Once a minute: it is the same for every request."""
+    times = _minutely.times("store")
+    if times:
+        log.error("the store rejects the service (%d times since the last such line): %s", times, error)
 
 
 def _words(error: Exception) -> str:

@@ -91,6 +91,16 @@ def test_the_store_is_away(serve: Serve) -> None:
     assert overall(here, ONE) == [OK, OK, OK, OVER_LIMIT]
 
 
+def test_store_that_rejects_the_service_lets_nothing_pass(serve: Serve, redis_server: RedisServer) -> None:
+    look = {**OTHER, "hits_addend": {"value": 0}}
+    for policy in ("block", "allow", "local"):
+        client = serve(ADDRESS, url=redis_server.url.replace("/0", "/16"), on_unavailable=policy)
+        for asked in ([ONE], [ONE, OTHER], [look]):
+            with pytest.raises(grpc.RpcError, match="the store rejects the service") as caught:
+                client.ask(*asked)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
 def test_a_namespace_that_is_deleted(serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     url = f"sqlite:///{tmp_path / 'limits.db'}"
     with SyncRateLimiter(url) as limiter:

@@ -8,9 +8,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from ...core.errors import NamespaceNotFound, RateLimiterUnavailable, ValidationError
+from ...core.errors import NamespaceNotFound, RateLimiterUnavailable, StoreRefused, ValidationError
 from ...http.answer import DEFAULT_HEADERS, HeaderKind, Headers
 from ...limiter import RateLimiter
+from ..problems import log_store_refused
 from .decide import decide
 from .descriptors import Descriptors
 from .guard import Metadata
@@ -55,6 +56,9 @@ class RateLimitServicer:
             descriptors = wishes_of(request, self._descriptors)
             verdict = await decide(limiter, [wish for wishes in descriptors for wish in wishes])
             return reply(descriptors, verdict, self._headers, limiter.clock)
+        except StoreRefused as error:
+            log_store_refused(error)
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the store rejects the service, which has logged why")
         except ValidationError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except NamespaceNotFound as error:

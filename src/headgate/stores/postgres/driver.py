@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from ...core.errors import RateLimiterUnavailable, ValidationError
+from ...core.errors import RateLimiterUnavailable, StoreRefused, ValidationError
 from .exchange import Lost, Refusal, Reply, Row, Statement
 
 try:
@@ -32,6 +32,10 @@ _UNUSABLE = (
     "no pg_hba.conf entry",
     "no such database",
     "no such user",
+    "no password supplied",
+    "is not permitted to log in",
+    "permission denied for database",
+    "server does not support SSL",
     "invalid ",
 )
 
@@ -99,7 +103,7 @@ class Line:
         why = self.why
         self.close()
         if any(words in why for words in _UNUSABLE):
-            raise ValidationError(f"PostgreSQL does not let headgate in: {why}")
+            raise StoreRefused(f"PostgreSQL rejected the connection: {why}; correct the URL, or the server")
         raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {why}")
 
     def greetings(self, timeout_ms: int) -> Iterator[None]:

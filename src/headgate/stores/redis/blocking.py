@@ -14,7 +14,7 @@ from redis import exceptions
 from ...core.decide import Answer, Request
 from ...plan import Call, Plan, Sleep, run
 from ..planned import PlannedStore
-from .driver import REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
+from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
 from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
 from .plans import Plans
 from .url import Address, Settings
@@ -150,7 +150,9 @@ class _Talk:
             # To connect to one that hangs must not use up the time of the others.
             share = 0.5 if len(call.sends) > 1 else 1
             begun = [(send, self._send(send, until, share)) for send in call.sends]
-            return [used if isinstance(used, Lost) else self._receive(send, used, until) for send, used in begun]
+            return [
+                used if isinstance(used, (Lost, list)) else self._receive(send, used, until) for send, used in begun
+            ]
         if isinstance(call, MoreTime):
             self._deadline = time.monotonic() + self._wire.timeout_seconds
             return None
@@ -186,11 +188,14 @@ class _Talk:
         return self._deadline - time.monotonic()
 
     def _send(self, send: Send, until: float, share: float) -> Any:
+        """The connection that the replies will come on, or what became of it instead."""
         if self._left() <= 0:
             return self._late(sent=False)
         try:
             now = time.monotonic()
             used = self._wire.take(send, now + (until - now) * share)
+        except NOT_LET_IN as error:
+            return [reply_error(error)] * len(send.commands)
         except (exceptions.RedisError, OSError) as error:
             return Lost(f"cannot be reached: {error}", sent=False, late=self._left() <= 0)
         try:

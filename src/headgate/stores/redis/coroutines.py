@@ -15,7 +15,7 @@ from ...core.decide import Answer, Request
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
 from ..planned import AsyncPlannedStore
-from .driver import REFUSALS, RESTED_SECONDS, connection, packed, reply_error
+from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, packed, reply_error
 from .exchange import Exchange, HangUp, Lost, MoreTime, Replies, Send
 from .plans import Plans
 from .url import Address, Settings
@@ -291,7 +291,7 @@ class _Talk:
                 connected = None
         except (exceptions.RedisError, OSError) as error:
             if not sent:
-                return Lost(f"cannot be reached: {error}", sent=False)
+                return _not_connected(send, error)
             replies = await self._broken(send, connected, error)
         finally:
             if connected is not None:  # late, or cancelled: what it replies now nobody waits for
@@ -325,3 +325,9 @@ class _Talk:
 
     def _late(self, *, sent: bool) -> Lost:
         return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=self._left() <= 0)
+
+
+def _not_connected(send: Send, error: Exception) -> Replies:
+    if isinstance(error, NOT_LET_IN):
+        return [reply_error(error)] * len(send.commands)
+    return Lost(f"cannot be reached: {error}", sent=False)

@@ -53,6 +53,8 @@ def connection(module: Any, settings: Settings, address: Address, *, to_sentinel
 
 # Error replies that redis-py takes for a broken connection, and closes it.
 REFUSALS = (exceptions.BusyLoadingError, exceptions.AuthenticationError)
+# The same while it connects, and what the server says to the number of the database.
+NOT_LET_IN = (*REFUSALS, exceptions.ResponseError)
 
 
 def packed(commands: Sequence[Arguments]) -> list[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
-from ...core.errors import RateLimiterUnavailable
+from ...core.errors import RateLimiterUnavailable, StoreRefused
 from ...plan import Plan, Sleep
 from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send
 from .keys import SLOTS
@@ -37,6 +37,16 @@ _ADVICE = {
     "WRONGPASS": "the server does not accept the user name or the password",
     "NOPERM": "the user lacks a permission; headgate needs +@all on keys headgate:*",
 }
+
+
+# What the URL or the server has wrong: it is the same the next time.
+_MISTAKES = {"NOAUTH", "WRONGPASS", "NOPERM"}
+_MISTAKEN = (
+    "DB index is out of range",
+    "SELECT is not allowed in cluster mode",
+    "cluster support disabled",
+    "unknown command 'SENTINEL'",
+)
 
 
 class Command:
@@ -116,7 +126,8 @@ class Router:
     def deliver_plan(self, commands: Sequence[Command], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
         """The reply to each command, or RateLimiterUnavailable in its place.
 
-        `first`: what became of a first attempt, made already.
+        `first`: what became of a first attempt, made already. StoreRefused if the server rejects headgate: one server
+        with any of its replies, a cluster with all of them, since what other nodes have done has to be known.
         """
         delivery = _Delivery(commands, self._in_a_moment)
         pauses = iter(_PAUSES)
@@ -136,7 +147,21 @@ class Router:
                 if pause is None:
                     break
                 yield from Sleep(pause)
+        self._check_mistakes(delivery.replies)
         return [_unavailable(reply) if isinstance(reply, ReplyError) else reply for reply in delivery.replies]
+
+    def _check_mistakes(self, replies: Sequence[Any]) -> None:
+        mistakes = [reply for reply in replies if self._is_mistake(reply)]
+        if mistakes and (not self.clustered or len(mistakes) == len(replies)):
+            raise StoreRefused(_words(mistakes[0]))
+
+    def _is_mistake(self, error: Any) -> bool:
+        if not isinstance(error, ReplyError):
+            return False
+        if error.code == "MOVED":
+            return not self.clustered
+        said = f"{error.code} {error.text}"
+        return error.code in _MISTAKES or any(words in said for words in _MISTAKEN)
 
     def _exchange_plan(self, sends: Sequence[Send]) -> Plan[Sequence[Replies]]:
         if not self.clustered:
@@ -216,7 +241,7 @@ class Router:
 
     def _ask_plan(self, question: Arguments, in_vain: str) -> Plan[tuple[Any, Address]]:
         """The first answer from any of those who know, and whose it is."""
-        whys = []
+        failed: list[tuple[Address, Replies]] = []
         for server in list(self._nodes):
             # One that hangs must not use up the time of the others.
             send = Send(server, [question], to_sentinel=not self.clustered)
@@ -224,12 +249,10 @@ class Router:
             if isinstance(result, list) and isinstance(result[0], list):
                 return result[0], server
             self._nodes = [*(node for node in self._nodes if node != server), server]
-            if isinstance(result, Lost):
-                why = result.why
-            else:
-                why = result[0].text if isinstance(result[0], ReplyError) else "does not know it"
-            whys.append(f"{server[0]}:{server[1]} {why}")
-        raise RateLimiterUnavailable(f"{in_vain}: {'; '.join(whys)}")
+            failed.append((server, result))
+        mistaken = all(isinstance(result, list) and self._is_mistake(result[0]) for _, result in failed)
+        whys = "; ".join(f"{host}:{port} {_why(result)}" for (host, port), result in failed)
+        raise (StoreRefused if mistaken else RateLimiterUnavailable)(f"{in_vain}: {whys}")
 
     def primaries_plan(self) -> Plan[list[int]]:
         """A slot of every primary there is."""
@@ -251,9 +274,19 @@ def _name(address: Address) -> str:
     return f"the Redis server at {host}:{port}" if port else f"the Redis server at {host}"
 
 
+def _why(result: Replies) -> str:
+    if isinstance(result, Lost):
+        return result.why
+    return result[0].text if isinstance(result[0], ReplyError) else "does not know it"
+
+
 def _unavailable(error: ReplyError) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(_words(error))
+
+
+def _words(error: ReplyError) -> str:
     advice = f" ({_ADVICE[error.code]})" if error.code in _ADVICE else ""
-    return RateLimiterUnavailable(f"Redis says {error.code} {error.text}{advice}")
+    return f"Redis says {error.code} {error.text}{advice}"
 
 
 def _address(redirection: str, sender: Address) -> Address:
