@@ -239,6 +239,27 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert part in json.loads(capsys.readouterr().err)["message"]
 
 
+WITHOUT_BOTO3 = """
+import sys
+sys.modules.update(dict.fromkeys(["boto3", "botocore", "aiobotocore"]))
+from headgate.cli.app import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["deploy", "--help"], ["aggregate", "--help"], ["template"]])
+def test_help_and_template_need_no_boto3(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_BOTO3, "aws", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["status"], ["aggregate", "--once"], ["deploy"]])
+def test_what_needs_boto3_says_how_to_get_it(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_BOTO3, "aws", *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'headgate[dynamodb]'" in done.stderr
+
+
 def test_other_commands_do_without_all_this() -> None:
     script = "import sys, headgate.cli.app; sys.exit(any(name.startswith('headgate.aws') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

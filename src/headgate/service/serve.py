@@ -41,6 +41,8 @@ log = logging.getLogger("headgate")
 BIND = "127.0.0.1:8080"
 GRPC = "127.0.0.1:8081"
 OFF = "off"
+_WITH_TOKENS = "give --tokens (`headgate token NAME` makes one), or listen on 127.0.0.1"
+_WITHOUT_API = "listen on 127.0.0.1, or run `headgate serve --tokens FILE`, which has the dashboard too"
 _LOOK_TICKS = 5  # of a tenth of a second
 _LATER_SECONDS = 5.0  # after the timeout: whoever is not answered by then is cut off
 
@@ -104,9 +106,10 @@ class _Files:
         self.grpc = self._grpc(settings)
         for address in filter(None, (self.http, self.grpc)):
             if self.tokens is None and not address.is_loopback():
+                advice = _WITH_TOKENS if settings.api else _WITHOUT_API
                 raise ValidationError(
                     f"{address} can be reached from other machines, and without tokens anybody could do everything: "
-                    "give --tokens (`headgate token NAME` makes one), or listen on 127.0.0.1"
+                    f"{advice}"
                 )
 
     def _grpc(self, settings: Settings) -> Address | None:

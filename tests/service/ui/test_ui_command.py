@@ -62,4 +62,6 @@ def test_what_others_use_is_seen(site: Site, store: str) -> None:
 
 def test_it_is_for_this_machine_only(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ui", "--url", store, "--bind", "0.0.0.0:0"]) == 2
-    assert "can be reached from other machines" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "can be reached from other machines" in said
+    assert "headgate serve --tokens FILE" in said, "it has no option --tokens itself"

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from ...core.errors import RateLimiterUnavailable, ValidationError
 from ...plan import Plan
-from ...stores.dynamodb import driver
 from ...stores.dynamodb.deliver import THROTTLED, Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
 from ...stores.dynamodb.url import Settings
@@ -145,9 +142,11 @@ class Stream:
         return iterator
 
     def _ask(self, operation: Callable[..., Any], **parameters: Any) -> Any:
+        from ...stores.dynamodb import driver
+
         try:
             return operation(**parameters)
-        except ClientError as error:
+        except driver.ErrorReply as error:
             failed = driver.failed(error)
             of_a_shard = not parameters.keys().isdisjoint(("ShardId", "ShardIterator"))
             if of_a_shard and failed.code in _EXPIRED | _TRIMMED | _GONE:

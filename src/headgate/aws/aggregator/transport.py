@@ -8,7 +8,6 @@ from typing import Any
 
 from ...core.errors import ValidationError
 from ...plan import Call, Sleep
-from ...stores.dynamodb import driver
 from ...stores.dynamodb.exchange import Exchange, Lost, MoreTime, Reply, Send
 from ...stores.dynamodb.url import Settings
 
@@ -20,6 +19,8 @@ def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
     """boto3's client for a service where the table is."""
     from boto3.session import Session
     from botocore.config import Config
+
+    from ...stores.dynamodb import driver  # which says so if boto3 is missing
 
     options = driver.config_options(TIMEOUT_SECONDS) | {"retries": {"total_max_attempts": attempts, "mode": "standard"}}
     try:
@@ -43,6 +44,8 @@ class Transport:
         return None
 
     def _send(self, send: Send) -> Reply:
+        from ...stores.dynamodb import driver
+
         reply = driver.sent(self._client, send, TIMEOUT_SECONDS)
         # No deadline but that of each operation: what was lost may be sent again.
         return reply._replace(late=False) if isinstance(reply, Lost) else reply

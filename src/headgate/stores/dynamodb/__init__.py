@@ -6,14 +6,23 @@ nothing read before (forms.py), for any number of limits and any number of waiti
 
 from __future__ import annotations
 
-from .blocking import DynamoDBStore
-from .coroutines import AsyncDynamoDBStore
+from typing import TYPE_CHECKING
+
 from .url import read_url
+
+# Both need botocore, which the keys and forms of this folder do without.
+if TYPE_CHECKING:
+    from .blocking import DynamoDBStore
+    from .coroutines import AsyncDynamoDBStore
 
 
 def open_blocking(url: str, timeout_seconds: float) -> DynamoDBStore:
+    from .blocking import DynamoDBStore
+
     return DynamoDBStore(read_url(url), timeout_seconds)
 
 
 def open_async(url: str, timeout_seconds: float) -> AsyncDynamoDBStore:
+    from .coroutines import AsyncDynamoDBStore
+
     return AsyncDynamoDBStore(read_url(url), timeout_seconds)
