@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,28 @@ import headgate.replay
 import headgate.testing
 from headgate import Lease, RateLimiter
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 GUIDES = [page for page in PAGES if page.name not in ("api.md", "CHANGELOG.md")]  # api.md has everything anyway
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HOME = PROJECT["urls"]["Homepage"]
+RAW = HOME.replace("github.com", "raw.githubusercontent.com")
+
+
+def links_of(page: Path) -> list[str]:
+    return [inline or defined for inline, defined in LINK.findall(split(page)[1])]
+
+
+def in_repository(page: Path, link: str) -> Path | None:
+    """The file that a link leads to, if that is one of ours."""
+    for base in (f"{HOME}/blob/main/", f"{RAW}/main/"):
+        if link.startswith(base):
+            return ROOT / link.removeprefix(base)
+    return None if re.match(r"[a-z]+:", link) else (page.parent / link if link else page).resolve()
 
 
 def slugs(page: Path) -> set[str]:
@@ -29,18 +50,39 @@ def slugs(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in LINK.findall(split(page)[1]):
-        if re.match(r"[a-z]+:", link):
-            continue
+    for link in links_of(page):
         path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
+        target = in_repository(page, path)
+        if target is None:
+            continue
         assert target.exists(), f"{link!r} is not there"
         if anchor and target.suffix == ".md":
             assert anchor in slugs(target), f"{link!r}: no such heading"
 
 
+def test_readme_has_no_relative_link() -> None:
+    """A package index shows it too, and there they would lead nowhere."""
+    assert [link for link in links_of(ROOT / "README.md") if not link.startswith("https://")] == []
+
+
+def test_every_short_link_of_the_readme_is_defined() -> None:
+    prose = re.sub(r"`[^`]*`", "", split(ROOT / "README.md")[1])
+    defined = set(re.findall(r"^\[([^\]]+)\]: ", prose, re.MULTILINE))
+    used = {label or text for text, label in re.findall(r"(?<!!)\[([^\]]*)\](?:\[([^\]]+)\]|(?![(:\[]))", prose)}
+    assert used == defined
+
+
+def test_urls_of_the_project_lead_to_its_home() -> None:
+    assert HOME == "https://github.com/headgate/headgate"
+    for name, url in PROJECT["urls"].items():
+        assert url.startswith(HOME), name
+        target = in_repository(ROOT, url) if "/blob/" in url else ROOT
+        assert target is not None
+        assert target.exists(), name
+
+
 def test_every_page_is_on_the_map() -> None:
-    linked = {link.partition("#")[0] for link in LINK.findall(split(DOCS / "index.md")[1])}
+    linked = {link.partition("#")[0] for link in links_of(DOCS / "index.md")}
     assert {page.name for page in DOCS.glob("*.md")} - linked == {"index.md"}
 
 

@@ -1,18 +1,15 @@
 """Every ```python block of the documentation is a program of its own, run in an empty folder.
 
-It may await at the top level. What it prints is held against the comments `# -> ...` on its print lines, if there are
-any, or against the next block after `<!-- output -->`. A block marked ```python no-run is not run: for code that needs
-a network. One with a title is a file of the tutorial, whose steps are run in order (test_tutorial.py). Where it says
-redis://localhost:6379/0, postgresql://localhost:5432/app or dynamodb://headgate?region=us-east-1, a server of the tests
-is used.
+What it prints is held against the comments `# -> ...` on its print lines, if there are any, or against the next block
+after `<!-- output -->`. A block marked ```python no-run is not run: for code that needs a network. One with a title is
+a file of the tutorial, whose steps are run in order (test_tutorial.py). Where it says redis://localhost:6379/0,
+postgresql://localhost:5432/app or dynamodb://headgate?region=us-east-1, a server of the tests is used.
 """
 
 from __future__ import annotations
 
 import ast
-import asyncio
 import gc
-import inspect
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -40,11 +37,8 @@ def execute(block: Block, urls: Mapping[str, str] | None = None) -> dict[str, An
     source = "\n" * block.line + block.source
     for written, url in (urls or {}).items():
         source = source.replace(written, url)
-    code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     names: dict[str, Any] = {"__name__": "snippet"}
-    running = eval(code, names)
-    if inspect.iscoroutine(running):
-        asyncio.run(running)
+    exec(compile(source, str(block.page), "exec", dont_inherit=True), names)
     return names
 
 

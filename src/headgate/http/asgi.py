@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from ..limiter import RateLimiter
 from .answer import Refusal
@@ -62,7 +62,14 @@ class RateLimitMiddleware:
     It takes what `Engine` takes. What was decided is in `scope["headgate"]`.
     """
 
-    def __init__(self, app: App, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None:
+    # The type of Starlette's add_middleware() wants `app` by position only; Starlette before 0.41.3 passes it by name.
+    @overload
+    def __init__(self, app: App, /, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None: ...
+    @overload
+    def __init__(self, app: App, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None: ...
+    def __init__(  # type: ignore[misc]  # no setting is called `app`
+        self, app: App, limiter: RateLimiter, rules: RulesSpec, **settings: Any
+    ) -> None:
         self.app = app
         self.gate = AsyncGate(Engine(limiter, rules, **settings))
 

@@ -17,12 +17,12 @@ TIMEOUT_SECONDS = 10
 
 def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
     """boto3's client for a service where the table is."""
+    from ...stores.dynamodb import driver  # first: it says what to install if boto3 is missing
+
+    options = driver.config_options(TIMEOUT_SECONDS) | {"retries": {"total_max_attempts": attempts, "mode": "standard"}}
     from boto3.session import Session
     from botocore.config import Config
 
-    from ...stores.dynamodb import driver  # which says so if boto3 is missing
-
-    options = driver.config_options(TIMEOUT_SECONDS) | {"retries": {"total_max_attempts": attempts, "mode": "standard"}}
     try:
         session = Session(profile_name=settings.profile)
         return session.client(service, **driver.client_options(settings), config=Config(**options))
