@@ -136,6 +136,20 @@ def test_server_that_rejects_headgate_is_an_error_under_every_outage_policy(
 
 
 @both_kinds
+def test_cluster_that_rejects_headgate_is_an_error_under_every_outage_policy(
+    kind: str, redis_cluster: RedisCluster
+) -> None:
+    for server in redis_cluster.servers:
+        server.command("ACL", "SETUSER", "stranger", "on", ">s3cret", "+@all", "~other:*")
+    url = redis_cluster.url.replace("://", "://stranger:s3cret@")
+    with opened(kind, url) as limiter:
+        for on_unavailable in ("block", "allow", "local"):
+            with pytest.raises(StoreRefused, match="NOPERM"):
+                limiter.try_acquire("e", "r", {"n": 1}, [TEN], on_unavailable=on_unavailable)
+        assert limiter.breaker_state == "closed"
+
+
+@both_kinds
 def test_server_that_rejects_headgate_is_used_once_it_does_not(kind: str, redis_installed: None) -> None:
     with (
         RedisServer(options={"requirepass": "s3cret-1"}) as server,

@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from .keys import Keys
-from .router import Command, Router
+from .router import Command, Router, raised
 from .url import Settings
 
 START = "0:0"  # of a scan
@@ -24,7 +24,7 @@ class Asking:
         replies = yield from self._router.deliver_plan(commands)
         for reply in replies:
             if isinstance(reply, RateLimiterUnavailable):
-                raise reply
+                raise raised(reply)
         return replies
 
     def _timed_plan(self, commands: Sequence[Command], now_ms: int | None) -> Plan[tuple[int, list[Any]]]:

@@ -11,7 +11,7 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from ..health import ClockReading, Finding
 from .blocking import RedisStore
-from .router import Command, Router
+from .router import Command, Router, raised
 from .url import Settings, read_url
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def _time_plan(router: Router) -> Plan[list[int]]:
     times = []
     for reply in replies:
         if isinstance(reply, RateLimiterUnavailable):
-            raise reply
+            raise raised(reply)
         seconds, microseconds = map(int, reply)
         times.append(seconds * 1000 + microseconds // 1000)
     return times

@@ -15,7 +15,7 @@ from ...plan import Plan
 from .asking import START
 from .exchange import MoreTime, Replies
 from .keys import is_row
-from .router import Command
+from .router import Command, raised
 from .script import DELETE, READ, SETTLE, SWEEP, USAGE, WRITE
 from .split import settle_split_plan
 from .stored import StoredPlans
@@ -51,7 +51,7 @@ class Plans(StoredPlans):
         command = Command(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
         (reply,) = yield from self._router.deliver_plan([command], first)
         if isinstance(reply, RateLimiterUnavailable):
-            raise reply
+            raise raised(reply)
         return batch.answers(reply)
 
     def _settle_slots_plan(

@@ -49,6 +49,15 @@ _MISTAKEN = (
 )
 
 
+class Rejected(RateLimiterUnavailable):
+    """In place of a reply, among others that may have been done. A caller of the store gets StoreRefused."""
+
+
+def raised(error: RateLimiterUnavailable) -> Exception:
+    """What a call of the store raises for what it got in place of a reply."""
+    return StoreRefused(str(error)) if isinstance(error, Rejected) else error
+
+
 class Command:
     __slots__ = ("arguments", "repeatable", "script", "slot")
 
@@ -124,10 +133,9 @@ class Router:
         return self._primary
 
     def deliver_plan(self, commands: Sequence[Command], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
-        """The reply to each command, or RateLimiterUnavailable in its place.
+        """The reply to each command, or RateLimiterUnavailable in its place: Rejected if it will stay so.
 
-        `first`: what became of a first attempt, made already. StoreRefused if the server rejects headgate: one server
-        with any of its replies, a cluster with all of them, since what other nodes have done has to be known.
+        `first`: what became of a first attempt, made already.
         """
         delivery = _Delivery(commands, self._in_a_moment)
         pauses = iter(_PAUSES)
@@ -147,13 +155,12 @@ class Router:
                 if pause is None:
                     break
                 yield from Sleep(pause)
-        self._check_mistakes(delivery.replies)
-        return [_unavailable(reply) if isinstance(reply, ReplyError) else reply for reply in delivery.replies]
+        return [self._error(reply) if isinstance(reply, ReplyError) else reply for reply in delivery.replies]
 
-    def _check_mistakes(self, replies: Sequence[Any]) -> None:
-        mistakes = [reply for reply in replies if self._is_mistake(reply)]
-        if mistakes and (not self.clustered or len(mistakes) == len(replies)):
-            raise StoreRefused(_words(mistakes[0]))
+    def _error(self, error: ReplyError) -> RateLimiterUnavailable:
+        advice = f" ({_ADVICE[error.code]})" if error.code in _ADVICE else ""
+        kind = Rejected if self._is_mistake(error) else RateLimiterUnavailable
+        return kind(f"Redis says {error.code} {error.text}{advice}")
 
     def _is_mistake(self, error: Any) -> bool:
         if not isinstance(error, ReplyError):
@@ -278,15 +285,6 @@ def _why(result: Replies) -> str:
     if isinstance(result, Lost):
         return result.why
     return result[0].text if isinstance(result[0], ReplyError) else "does not know it"
-
-
-def _unavailable(error: ReplyError) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(_words(error))
-
-
-def _words(error: ReplyError) -> str:
-    advice = f" ({_ADVICE[error.code]})" if error.code in _ADVICE else ""
-    return f"Redis says {error.code} {error.text}{advice}"
 
 
 def _address(redirection: str, sender: Address) -> Address:

@@ -17,6 +17,7 @@ from ...core.errors import PartlyUnavailable, RateLimiterUnavailable
 from ...plan import Plan
 from .exchange import MoreTime
 from .keys import Keys
+from .router import Rejected, raised
 
 log = logging.getLogger("headgate")
 
@@ -52,10 +53,16 @@ def settle_split_plan(
     yield from _settle_pieces_plan(settle_slots, (piece for pieces in split for piece in pieces), now_ms)
     yield from _give_back_plan(settle_slots, split, now_ms)
     answers = [_joined(request, pieces) for request, pieces in zip(batch, split)]
+    _check_lost(answers)
+    return [answer for answer in answers if isinstance(answer, Answer)]
+
+
+def _check_lost(answers: Sequence[Answered]) -> None:
     lost = [answer for answer in answers if isinstance(answer, RateLimiterUnavailable)]
+    if lost and len(lost) == len(answers) and all(isinstance(error, Rejected) for error in lost):
+        raise raised(lost[0])
     if lost:  # be it all of them: the other nodes of the cluster are there
         raise PartlyUnavailable(lost[0], [answer if isinstance(answer, Answer) else None for answer in answers])
-    return [answer for answer in answers if isinstance(answer, Answer)]
 
 
 def _pieces(request: Request, keys: Keys, shared: _Shared) -> list[_Piece]:
