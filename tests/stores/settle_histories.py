@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headgate import Limit
 from headgate.core.decide import Mode, Part, Request
+from headgate.core.slots import OVERTAKES
 from headgate.core.units import MAX_AMOUNT, MAX_PERIOD_MS, MILLI
 from headgate.core.usage import HOUR_MS
 
@@ -39,6 +40,7 @@ some_slots_milli = st.one_of(
     st.sampled_from([1, 500, 1500, LARGEST, MAX_AMOUNT * MILLI]),
 )
 lease_ids = st.sampled_from(["l1", "l2", "l3", ""])
+places_ms = st.sampled_from([0, 0, OVERTAKES, 1, 700, 2500, 30_000])
 short_steps_ms = st.sampled_from([0, 0, 1, 400, 999, 1000, 1000, 2500, -300])
 
 
@@ -64,7 +66,8 @@ def requests(draw: st.DrawFn, pool: list[Limit], leases: st.SearchStrategy[str])
             parts.append(Part(level, limit, amount, draw(st.integers(0, 3))))
     block_ms, keep_milli = draw(st.sampled_from([0, 0, 1, 5000, DAY])), draw(st.sampled_from([MILLI, 0, 1, 333, 999]))
     lease_id = draw(leases) if any(part.limit.is_concurrent for part in parts) or draw(st.booleans()) else ""
-    return Request(mode, keys, tuple(parts), draw(waits_ms), block_ms, keep_milli, lease_id)
+    place_ms = draw(places_ms) if mode is Mode.TAKE and lease_id else 0
+    return Request(mode, keys, tuple(parts), draw(waits_ms), block_ms, keep_milli, lease_id, place_ms)
 
 
 @st.composite
@@ -92,7 +95,9 @@ def crowds(draw: st.DrawFn) -> History:
         mode = draw(st.sampled_from([Mode.TAKE, Mode.TAKE, Mode.TAKE, Mode.FORCE, Mode.RENEW, Mode.PEEK]))
         slots = draw(st.sampled_from([-1, -2, -3, 1] if mode is Mode.FORCE else [1, 1, 2, 3, 0]))
         parts = (Part(0, draw(limits), slots * MILLI),)
-        history.append((draw(short_steps_ms), [Request(mode, ("a",), parts, lease_id=draw(lease_ids))]))
+        place_ms = draw(places_ms) if mode is Mode.TAKE else 0
+        request = Request(mode, ("a",), parts, lease_id=draw(lease_ids), place_ms=place_ms)
+        history.append((draw(short_steps_ms), [request]))
     return history
 
 

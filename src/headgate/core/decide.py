@@ -49,6 +49,9 @@ Parts: TypeAlias = "tuple[Part, ...]"
 class Request(NamedTuple):
     """One atomic request. It names a bucket at most once. Slots are taken, held and given back for `lease_id`.
 
+    `place_ms`: for how long a take that lacks nothing but slots keeps its place in the queue for them. Any other end of
+    the take gives the place up, and so does giving back.
+
     Keys (see names.bucket_key) say whose buckets, parts what of each: a million callers share the parts.
     """
 
@@ -59,6 +62,7 @@ class Request(NamedTuple):
     block_ms: int = 0
     keep_milli: int = MILLI
     lease_id: str = ""
+    place_ms: int = 0
 
 
 def refund(request: Request) -> Request:
@@ -95,10 +99,10 @@ class Answer:
 
 def decide(request: Request, states: Sequence[State], now_ms: int) -> Answer:
     """Answer a request on its states, one for each part in order, and leave them as they are afterwards."""
-    mode, _, parts, max_wait_ms, block_ms, keep_milli, lease_id = request
+    mode, _, parts, max_wait_ms, block_ms, keep_milli, lease_id, place_ms = request
     for part, state in zip(parts, states):
         if isinstance(state, Slots):
-            state.serve(lease_id, part.limit.period_ms)
+            state.serve(lease_id, part.limit.period_ms, place_ms)
     if mode is TAKE:
         return take(parts, states, now_ms, max_wait_ms)
     looked, longest = _look(parts, states, now_ms, changes=mode is not PEEK)
@@ -107,6 +111,8 @@ def decide(request: Request, states: Sequence[State], now_ms: int) -> Answer:
     for state, amount_milli, _ in looked:
         if mode is FORCE:
             state.force(amount_milli)
+            if isinstance(state, Slots):
+                state.leave()
         elif mode is PENALIZE:
             state.penalize(block_ms, keep_milli)
         elif mode is LOWER:
@@ -124,7 +130,20 @@ def take(parts: Parts, states: Sequence[State], now_ms: int, max_wait_ms: int = 
     if allowed:
         for state, amount_milli, _ in looked:
             state.take(amount_milli)
+    _queue_up(looked, waits=not allowed and longest is not None, max_wait_ms=max_wait_ms)
     return _answer(allowed, longest, looked)
+
+
+def _queue_up(looked: list[tuple[State, int, int | None]], *, waits: bool, max_wait_ms: int) -> None:
+    """Keep a place for slots if they are all that is missing."""
+    if waits:
+        waits = all(isinstance(state, Slots) or (wait_ms or 0) <= max_wait_ms for state, _, wait_ms in looked)
+    for state, amount_milli, _ in looked:
+        if isinstance(state, Slots):
+            if waits and amount_milli > 0 and state.place_ms > 0:
+                state.join(amount_milli)
+            else:
+                state.leave()
 
 
 def take_one(part: Part, bucket: Bucket, now_ms: int, max_wait_ms: int = 0) -> Answer:

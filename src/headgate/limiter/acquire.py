@@ -20,7 +20,7 @@ from .chain import Chain, Shape, own_amounts
 from .config import chain_plan
 from .hold import Hold, LeaseRecord, OnLost, mark, new_lease_id
 from .levels import merge
-from .line import slots_of
+from .line import pause, slots_of
 from .namespaces import register_plan
 
 log = logging.getLogger("headgate")
@@ -188,6 +188,10 @@ def take_chain_plan(
     return Outcome(chain, parts, answer, max_wait_ms, hold, here, waited)
 
 
+def _slot_parts(request: Request) -> Parts:
+    return tuple(part for part in request.parts if part.limit.is_concurrent)
+
+
 def give_back_plan(
     limiter: BaseLimiter, request: Request, hold: Hold | None, settle: Callable[[Request], Call[Answer]]
 ) -> Plan[None]:
@@ -196,7 +200,7 @@ def give_back_plan(
         record = hold.record
         if record is not None and record.restore and not (yield from record.forget_plan()):
             # Its tokens come back with `reconcile`. To give them back here too would be once too often.
-            request = request._replace(parts=tuple(part for part in request.parts if part.limit.is_concurrent))
+            request = request._replace(parts=_slot_parts(request))
     try:
         yield from settle(refund(request))
     except RateLimiterUnavailable as unavailable:
@@ -207,26 +211,26 @@ def give_back_plan(
 def _settle_plan(
     limiter: BaseLimiter, request: Request, settle: Callable[[Request], Call[Answer]]
 ) -> Plan[tuple[Answer, float, int, bool]]:
-    """The answer, when it was asked for, the wait that was left then, and whether one had to stand in line for slots.
+    """The answer, when it was asked for, the wait that was left then, and whether one had to wait for slots.
 
     Tokens are reserved.
     """
     wish = slots_of(request) if request.max_wait_ms and request.lease_id else None
+    if wish and settle is Settle and limiter._lines.place_ms():
+        return (yield from _queue_plan(limiter, request))
     asked_at = time.monotonic()
     answer = None
     if not wish or not limiter._lines.waiting(wish):
         answer = yield from settle(request)
         if not wish or not _lacks_only_slots(request, answer):
             return answer, asked_at, request.max_wait_ms, False
-    began, began_ms = asked_at, limiter._clock.now_ms()
+    left = _Left(limiter, request, asked_at)
     ticket = limiter._lines.join(wish)
     try:
         while True:
-            # A clock may stand still, or be set back: nobody waits for longer than they said.
-            waited_ms = max(limiter._clock.now_ms() - began_ms, int((time.monotonic() - began) * MILLI))
-            left_ms = max(0, request.max_wait_ms - waited_ms)
+            left_ms = left.ms()
             if left_ms and (answer is not None or not ticket.first):
-                seconds = limiter._lines.pause(wish, waited_ms / MILLI) if ticket.first else left_ms / MILLI
+                seconds = pause(left.waited_seconds) if ticket.first else left_ms / MILLI
                 yield from Nap(ticket.bell, min(seconds, left_ms / MILLI))
                 answer = None
                 continue
@@ -237,6 +241,48 @@ def _settle_plan(
                 return answer, asked_at, left_ms, True
     finally:
         limiter._lines.leave(wish, ticket)
+
+
+def _queue_plan(limiter: BaseLimiter, request: Request) -> Plan[tuple[Answer, float, int, bool]]:
+    """The same where the store keeps a queue. Whatever ends the wait gives the place up."""
+    lines, asked_at = limiter._lines, time.monotonic()
+    left = _Left(limiter, request, asked_at)
+    try:
+        answer = yield from Settle(request._replace(place_ms=lines.place_ms()))
+        if not _lacks_only_slots(request, answer):
+            return answer, asked_at, request.max_wait_ms, False
+        with lines.queued(request.lease_id) as waiter:
+            while True:
+                left_ms = left.ms()
+                if left_ms:
+                    seconds = waiter.pause(answer.wait_ms, left.waited_seconds)
+                    yield from Nap(waiter.bell, min(seconds, left_ms / MILLI))
+                    left_ms = left.ms()
+                asked_at = time.monotonic()
+                request_now = request._replace(max_wait_ms=left_ms, place_ms=lines.place_ms() if left_ms else 0)
+                answer = yield from Settle(request_now)
+                if not left_ms or not _lacks_only_slots(request_now, answer):
+                    return answer, asked_at, left_ms, True
+    except (GeneratorExit, RateLimiterUnavailable):
+        raise  # the place expires
+    except BaseException:
+        yield from give_back_plan(limiter, request._replace(parts=_slot_parts(request)), None, Settle)
+        raise
+
+
+class _Left:
+    """How much of `max_wait` is left. A clock may stand still, or be set back: no wait is longer than was asked for."""
+
+    def __init__(self, limiter: BaseLimiter, request: Request, began: float) -> None:
+        self._clock = limiter._clock
+        self._max_wait_ms = request.max_wait_ms
+        self._began, self._began_ms = began, limiter._clock.now_ms()
+        self.waited_seconds = 0.0
+
+    def ms(self) -> int:
+        waited_ms = max(self._clock.now_ms() - self._began_ms, int((time.monotonic() - self._began) * MILLI))
+        self.waited_seconds = waited_ms / MILLI
+        return max(0, self._max_wait_ms - waited_ms)
 
 
 def _lacks_only_slots(request: Request, answer: Answer) -> bool:

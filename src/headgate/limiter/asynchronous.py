@@ -61,7 +61,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         store.usage_ms = self.usage_ms
         self._once = TaskOnce()
         in_process = isinstance(store, OffloadedStore) and store.in_process
-        self._lines = Lines(asyncio.Event, shared=not in_process, hear=getattr(store, "hear", None))
+        self._lines = Lines(asyncio.Event, shared=not in_process, hearing=getattr(store, "hearing", None))
         self._keeper: TaskKeeper = TaskKeeper(self)
         self._others: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop

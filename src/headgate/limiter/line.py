@@ -1,7 +1,11 @@
-"""Waiting for slots. They cannot be reserved, so that one has to ask again: in this process only who came first does.
+"""Waiting for slots. They cannot be reserved, so that one has to ask again.
 
-Those who want the same slots stand in line. The first asks the store now and then, the longer it waits the more often,
-so that among processes too the older come first; and it is woken when a lease of this process gives back.
+Where the store keeps a queue, each waiter has a place in it, and asks when the store says that it is its turn. Between
+that it asks only to keep its place; more often while the store cannot reach this process.
+
+Elsewhere those who want the same slots stand in line, in this process: the first asks the store now and then, the longer
+it waits the more often, so that among processes too the older come first; and it is woken when a lease of this process
+gives back.
 """
 
 from __future__ import annotations
@@ -11,18 +15,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Protocol, TypeAlias
 
 from ..core.decide import Request
-from ..stores.contract import Ear, Hear
+from ..core.units import MILLI
+from ..stores.contract import Ear, Hearing
 from .fork import anew_after_fork
 
 Place: TypeAlias = "tuple[str, str]"  # key, limit name
 Wish: TypeAlias = "frozenset[Place]"
 
 SLOWEST, FASTEST = 0.25, 0.05
-UNHEARD = 2.0  # what is lost by whoever dies is not given back, and only found by asking
+# In a queue of the store. A place outlives two times of asking: one may fail.
+REFRESH_SECONDS, PLACE_MS = 10.0, 25_000
+UNTOLD_PLACE_MS = 3_000  # while the store cannot tell us, and we ask every SLOWEST seconds at least
+CONNECTING_SECONDS = 1.0
 LEFT_TO_OTHERS = 8  # every so many times
 
 
@@ -43,25 +50,44 @@ class Ticket:
         return self._line[0] is self
 
 
+class Queued:
+    """A waiter with a place in the store's queue."""
+
+    def __init__(self, bell: Bell, hearing: Hearing, lease_id: str) -> None:
+        self.bell = bell
+        self._hearing = hearing
+        self._ear: Ear = hearing.hear(lease_id, bell.set)
+
+    def pause(self, wait_ms: int | None, waited_seconds: float) -> float:
+        """Until it asks again, if the store does not tell it to. `wait_ms`: when the slots run out, by the last answer."""
+        if not self._ear.hears:
+            return pause(waited_seconds)
+        longest = REFRESH_SECONDS if self._hearing.hears else CONNECTING_SECONDS
+        return min(longest, max((wait_ms or 0) / MILLI, FASTEST))
+
+    def close(self) -> None:
+        self._ear.close()
+
+
 class Lines:
-    def __init__(self, new_bell: Callable[[], Bell], *, shared: bool, hear: Hear | None = None) -> None:
+    def __init__(self, new_bell: Callable[[], Bell], *, shared: bool, hearing: Hearing | None = None) -> None:
         self._new_bell = new_bell
         self._shared = shared  # with other processes
-        self._hear = hear
+        self._hearing = hearing
         self.after_fork()
         anew_after_fork(self)
 
     def after_fork(self) -> None:
         self._lock = threading.RLock()
         self._lines: dict[Wish, deque[Ticket]] = {}
-        self._ears: dict[Wish, Ear] = {}
+        self._queued = 0
         self._given: dict[Wish, int] = {}  # how often what those in line want was given back
         self._asleep = 0  # until the tokens that they have reserved are there
 
     def count(self) -> int:
         """How many wait, for slots or for tokens."""
         with self._lock:
-            return self._asleep + sum(map(len, self._lines.values()))
+            return self._asleep + self._queued + sum(map(len, self._lines.values()))
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
@@ -73,6 +99,25 @@ class Lines:
             with self._lock:
                 self._asleep -= 1
 
+    def place_ms(self) -> int:
+        """For how long to keep a place in the store's queue; 0 if it has none."""
+        if self._hearing is None:
+            return 0
+        return PLACE_MS if self._hearing.hears else UNTOLD_PLACE_MS
+
+    @contextmanager
+    def queued(self, lease_id: str) -> Iterator[Queued]:
+        assert self._hearing is not None
+        waiter = Queued(self._new_bell(), self._hearing, lease_id)
+        with self._lock:
+            self._queued += 1
+        try:
+            yield waiter
+        finally:
+            waiter.close()
+            with self._lock:
+                self._queued -= 1
+
     def waiting(self, wish: Wish) -> bool:
         return wish in self._lines
 
@@ -81,19 +126,7 @@ class Lines:
             line = self._lines.setdefault(wish, deque())
             ticket = Ticket(line, self._new_bell())
             line.append(ticket)
-            if self._hear is not None and wish not in self._ears:
-                self._ears[wish] = self._hear(wish, partial(self._ring, wish))
             return ticket
-
-    def _ring(self, wish: Wish) -> None:
-        with self._lock:
-            if wish in self._lines:
-                self._lines[wish][0].bell.set()
-
-    def pause(self, wish: Wish, waited_seconds: float) -> float:
-        """Until the first in line asks again, if nothing is heard."""
-        ear = self._ears.get(wish)
-        return UNHEARD if ear is not None and ear.hears else pause(waited_seconds)
 
     def leave(self, wish: Wish, ticket: Ticket) -> None:
         with self._lock:
@@ -104,9 +137,6 @@ class Lines:
             else:
                 del self._lines[wish]
                 self._given.pop(wish, None)
-                ear = self._ears.pop(wish, None)
-                if ear is not None:
-                    ear.close()
 
     def given_back(self, places: Iterable[Place]) -> None:
         """Wake whoever stands first in line for any of them. Not every time: other processes wait as well, and can

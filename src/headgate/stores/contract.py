@@ -16,6 +16,7 @@ Rules
 - Requests of a batch see each other in order. A refused one changes nothing but a bucket's limit.
 - A part whose limit is concurrent is about slots (core/slots.py), kept by lease id with the moment they run out. A
   limit that becomes one of the other kind starts anew.
+- A store that has no `hearing` keeps no queue for slots, and may ignore `place_ms`.
 - `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
 - No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may
   then have happened or not), PartlyUnavailable when only a part of it did, ValidationError when what the URL names
@@ -35,7 +36,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..core.decide import Answer, Parts, Request
@@ -107,18 +108,23 @@ class Store(Protocol):
 
 
 class Ear(Protocol):
-    """Somebody who waits for slots. `hears`: for certain, so that there is no need to ask the store in between."""
+    """Somebody who waits for slots. `hears`: it will be told, so that there is no need to ask the store in between."""
 
     @property
     def hears(self) -> bool: ...
     def close(self) -> None: ...
 
 
-class Hear(Protocol):
-    """The method `hear`, which a store of either kind may have: call `heard` whenever slots at one of the places (key,
-    limit name) may have come free. A blocking store calls it in another thread, the other in the event loop."""
+class Hearing(Protocol):
+    """The attribute `hearing` of a store of either kind that keeps a queue for slots (`Request.place_ms`)."""
 
-    def __call__(self, places: Iterable[tuple[str, str]], heard: Callable[[], None]) -> Ear: ...
+    @property
+    def hears(self) -> bool:
+        """Whether the store can tell those who wait here when they should ask again."""
+
+    def hear(self, lease_id: str, heard: Callable[[], None]) -> Ear:
+        """Call `heard` whenever the take of that lease may pass now. A blocking store calls it in another thread, the
+        other in the event loop."""
 
 
 class InProcessStore(Store, Protocol):

@@ -51,7 +51,7 @@ class Batch:
 
 
 def _is_plain(request: Request) -> bool:
-    mode, _, parts, max_wait_ms, _, _, _ = request
+    mode, _, parts, max_wait_ms, *_ = request
     return mode is TAKE and len(parts) == 1 and not max_wait_ms and bool(parts[0].limit.refill_milli)
 
 
@@ -87,7 +87,7 @@ def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> boo
 
 def _are_equal(request: Request, other: Request) -> bool:
     """Of one kind, and such that it does not matter which is which."""
-    mode, _, parts, max_wait_ms, _, _, lease_id = request
+    mode, _, parts, max_wait_ms, _, _, lease_id, _ = request
     return (
         mode is other.mode
         and (mode is TAKE or mode is PEEK)

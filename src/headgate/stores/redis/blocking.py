@@ -16,6 +16,7 @@ from ...plan import Call, Plan, Sleep, run
 from ..planned import PlannedStore
 from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
 from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
+from .hearing import hearing
 from .plans import Plans
 from .url import Address, Settings
 
@@ -26,7 +27,8 @@ class RedisStore(PlannedStore):
     own_clock = True
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
+        self.hearing = hearing(settings, lambda: self._plans.one_server, timeout_seconds)
+        self._plans = Plans(settings, lambda: self.hearing.listener)
         super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
@@ -57,6 +59,7 @@ class RedisStore(PlannedStore):
         return run(self._plans.settle_encoded_plan(encoded, [first]), talk.perform)
 
     def close(self) -> None:
+        self.hearing.close()
         self._wire.close()
 
 

@@ -14,9 +14,11 @@ from redis.asyncio import connection as redis_connection
 from ...core.decide import Answer, Request
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
+from ..hearing import LoopHearing
 from ..planned import AsyncPlannedStore
 from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, packed, reply_error
 from .exchange import Exchange, HangUp, Lost, MoreTime, Replies, Send
+from .hearing import hearing
 from .plans import Plans
 from .url import Address, Settings
 
@@ -27,7 +29,9 @@ class AsyncRedisStore(AsyncPlannedStore):
     own_clock = True
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
+        self._hearing = hearing(settings, lambda: self._plans.one_server, timeout_seconds)
+        self.hearing = LoopHearing(self._hearing)
+        self._plans = Plans(settings, lambda: self._hearing.listener)
         super().__init__(self._plans)
         self._wire = _Wire(settings, timeout_seconds)
 
@@ -68,6 +72,7 @@ class AsyncRedisStore(AsyncPlannedStore):
         return await arun(self._plans.settle_encoded_plan(encoded, [replies]), talk.perform)
 
     async def close(self) -> None:
+        self._hearing.close()
         await self._wire.close()
 
 

@@ -8,6 +8,7 @@
 local floor, key, kept = math.floor, KEYS[1], tonumber(ARGV[1])
 
 -- include put_away.lua
+-- include queue.lua
 -- include unpacked.lua
 
 local packed = redis.call('GET', key)
@@ -15,7 +16,8 @@ local row = unpacked(packed, key)
 for i = 2, #row, WIDTH do
   if row[i + REFILL] == 0 then
     local holders = key .. '#' .. row[i]
-    redis.call('UNLINK', holders, holders .. '#amounts')
+    wake(queue_of(redis.call('GET', holders .. '#waiting')), math.huge, math.huge)
+    redis.call('UNLINK', holders, holders .. '#amounts', holders .. '#waiting')
   elseif row[i + USED] ~= 0 then
     put_away(key, row[i], row[i + SETTLED], row[i + USED])
   end

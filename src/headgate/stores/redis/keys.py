@@ -4,6 +4,8 @@
     headgate:{namespace}:entity#resource#limit  who holds slots of a concurrent limit, by when they run out (row.lua)
     headgate:{namespace}:entity#resource#limit#amounts
                                                 how much those hold who hold other than one slot
+    headgate:{namespace}:entity#resource#limit#waiting
+                                                who waits for slots, in order (queue.lua)
     headgate:{namespace}:entity#resource##week  what was used in the hours that are over (row.lua)
     headgate:{namespace}:records                records by key (write.lua)
     headgate:{namespace}:records:keys           their keys in order
@@ -54,6 +56,9 @@ class Keys:
         """The holders of a limit beside its row, and their amounts."""
         holders = f"{row_key}#{limit_name}"
         return holders, f"{holders}#amounts"
+
+    def queue(self, row_key: str, limit_name: str) -> str:
+        return f"{row_key}#{limit_name}#waiting"
 
     def parse(self, namespace: str, row_key: str) -> tuple[str, str]:
         """Entity and resource of a row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.decide import Answer, Request, State
@@ -24,15 +24,17 @@ from .wire import Batch, Encoder, read_row, read_usage
 
 
 class Plans(StoredPlans):
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, listener: Callable[[], str]) -> None:
+        """`listener`: for whom those who wait for slots are told, or nothing."""
         super().__init__(settings)
         self._cold_milli = settings.cold_milli
+        self._listener = listener
         self.keep_usage(0)
 
     def keep_usage(self, ms: int) -> None:
         """For so long; 0: none is counted."""
         self.usage_ms = ms
-        self.encoder = Encoder(self._keys, self._cold_milli, ms)
+        self.encoder = Encoder(self._keys, self._cold_milli, ms, self._listener)
 
     # Buckets
 
@@ -196,7 +198,8 @@ class Plans(StoredPlans):
 
     def _sweep(self, holders: str, now_ms: int | None) -> Command:
         row, limit_name = holders.rsplit("#", 1)
-        arguments = ("EVALSHA", SWEEP.sha, 3, row, *self._keys.slots(row, limit_name), now_ms or 0, limit_name)
+        keys = (row, *self._keys.slots(row, limit_name), self._keys.queue(row, limit_name))
+        arguments = ("EVALSHA", SWEEP.sha, len(keys), *keys, now_ms or 0, limit_name)
         return Command(arguments, self._keys.slot(row), script=SWEEP)
 
     def ping_plan(self) -> Plan[None]:

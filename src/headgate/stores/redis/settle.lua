@@ -1,14 +1,14 @@
 -- Settles a batch of requests in order, each all or nothing, all at one moment.
 --
--- KEYS     one entry's keys after the other's: its rows, and for each part with slots, in order, the holders and their
---          amounts (row.lua); with a cold start, the key of the store's birth last
+-- KEYS     one entry's keys after the other's: its rows, and for each part with slots, in order, the holders, their
+--          amounts (row.lua) and the queue (queue.lua); with a cold start, the key of the store's birth last
 -- ARGV     [1] now_ms or 0 for the server's clock, cold_milli or 1000, how long usage is kept or 0 if none is counted,
 --          and the runs: kind, requests, entries, ...: so many entries, each so many equal requests of the kind; then
 --          for each kind
---          mode, max_wait_ms, block_ms, keep_milli, number of keys, and for each part of it
+--          mode, max_wait_ms, block_ms (of a take: place_ms), keep_milli, number of keys, and for each part of it
 --          key of the entry, capacity, refill, period, amount, revision; then the limit name of each part.
---          All numbers are packed doubles (wire.py). If there are slots: '', and of each entry that has some the lease id;
---          such an entry is one request.
+--          All numbers are packed doubles (wire.py). If there are slots: '', the listener for those who wait or '', and of
+--          each entry that has some the lease id; such an entry is one request.
 -- returns  for each entry how many of its requests passed, then for each part
 --          the tokens left, if all simply passed, else the bucket as it was found (`describe`)
 --
@@ -183,8 +183,8 @@ end
 local found_rows, found_at = {}, {}
 
 -- Bring the bucket of a part up to now, under the limit of the part.
-local function look(part, first_key, changes)
-  local key = KEYS[first_key + part[1]]
+local function look(part, first_key, changes, place)
+  local key, reshaped = KEYS[first_key + part[1]], false
   local stored = load(first_key + part[1])
   local row, i, begins = find(key, stored, part, changes)
   if not part[8] then
@@ -205,9 +205,11 @@ local function look(part, first_key, changes)
       row, i = { unpack(row, i, i + WIDTH - 1) }, 1
     end
     reshape(row, i, part)
+    reshaped = part[8]
   end
   if part[8] then
-    part[9] = slots.open(row, i, first_key + part[8], part[5], begins, row == stored)
+    part[9] = slots.open(row, i, first_key + part[8], part[5], begins, row == stored, place)
+    part[9].freed = part[9].freed or reshaped
   end
   return row, i
 end
@@ -224,6 +226,35 @@ local function all_fit(kind, last, max_wait)
     end
   end
   return true
+end
+
+-- A take that lacks nothing but slots keeps a place in their queues. Any other end of it gives the place up.
+local function queue_up(kind, last, passed)
+  local waits = passed == 0 and kind[3] > 0
+  for p = 6, last do
+    local it, amount = kind[p][9], kind[p][6]
+    if it then
+      waits = waits and amount <= found_rows[p][found_at[p] + CAPACITY]
+    else
+      waits = waits and fits(found_rows[p], found_at[p], amount, kind[2])
+    end
+  end
+  for p = 6, last do
+    local it, amount = kind[p][9], kind[p][6]
+    if it and waits and amount > 0 then
+      it:join(amount)
+    elseif it then
+      it:leave()
+    end
+  end
+end
+
+local function tell(kind, last)
+  for p = 6, last do
+    if kind[p][9] then
+      kind[p][9]:tell()
+    end
+  end
 end
 
 local function take_all(kind, last, requests, first_key)
@@ -244,6 +275,9 @@ local function take_all(kind, last, requests, first_key)
     for p = 6, last do
       changed[KEYS[first_key + kind[p][1]]] = found_rows[p]
     end
+  end
+  if kind.slots then
+    queue_up(kind, last, passed)
   end
   return passed
 end
@@ -270,8 +304,9 @@ end
 
 local function decide(kind, last, requests, first_key)
   local mode = kind[1]
+  local place = mode == TAKE and kind[3] or 0
   for p = 6, last do
-    found_rows[p], found_at[p] = look(kind[p], first_key, mode ~= PEEK)
+    found_rows[p], found_at[p] = look(kind[p], first_key, mode ~= PEEK, place)
   end
   length = length + 1
   local place = length
@@ -312,38 +347,44 @@ end
 
 -- A kind as a list: mode, max_wait, block, keep, number of keys, part, ...; a part: key of the entry, limit name,
 -- capacity, refill, period, amount, revision, and of slots the key of the holders, and the slots when they are looked at.
--- And whether there are slots.
+-- And as `slots`, whether there are any.
 local function spelled_out(kind)
   local list = { kind[1], kind[2], kind[3], kind[4], kind[5] }
   local holders = kind[5] -- their keys come last
   for p = 1, kind.parts do
-    holders = kind[p * 6 + 2] == 0 and holders - 2 or holders
+    holders = kind[p * 6 + 2] == 0 and holders - 3 or holders
   end
-  local has_slots = holders < kind[5]
+  list.slots = holders < kind[5]
   for p = 1, kind.parts do
     local at = p * 6
     list[5 + p] =
       { kind[at], ARGV[kind.names + p], kind[at + 1], kind[at + 2], kind[at + 3], kind[at + 4], kind[at + 5] }
     if kind[at + 2] == 0 then
-      list[5 + p][8], holders = holders, holders + 2
+      list[5 + p][8], holders = holders, holders + 3
     end
   end
-  return list, has_slots
+  return list
 end
 
 while run <= last_run do
-  local kind, has_slots = spelled_out(kinds[head[run]])
+  local kind = spelled_out(kinds[head[run]])
   local requests, last = head[run + 1], #kind
   for _ = entry, head[run + 2] do
-    if has_slots then
+    if kind.slots then
       slots.lease = slots.lease + 1
     end
     decide(kind, last, requests, first_key)
+    if kind.slots and kind[1] ~= PEEK then
+      tell(kind, last)
+    end
     first_key = first_key + kind[5]
   end
   run, entry = run + 3, 1
 end
 for key, row in pairs(changed) do
   save(key, row)
+end
+if slots then
+  slots.save_queues()
 end
 return out

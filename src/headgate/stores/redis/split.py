@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from ...core.decide import TAKE, Answer, Level, Parts, Request, refund
 from ...core.errors import PartlyUnavailable, RateLimiterUnavailable
+from ...core.slots import OVERTAKES
 from ...plan import Plan
 from .exchange import MoreTime
 from .keys import Keys
@@ -69,6 +70,9 @@ def _pieces(request: Request, keys: Keys, shared: _Shared) -> list[_Piece]:
     slots = [keys.slot(keys.row(key)) for key in request.keys]
     if len(set(slots)) == 1:
         return [_Piece(slots[0], request, range(len(request.parts)))]
+    with_slots = {slots[part.level] for part in request.parts if part.limit.is_concurrent}
+    if request.place_ms and len(with_slots) > 1:  # two of them, each first in one queue, would wait for each other
+        request = request._replace(place_ms=OVERTAKES)
     pieces = []
     for slot in sorted(set(slots)):
         levels = tuple(level for level, at in enumerate(slots) if at == slot)

@@ -1,11 +1,12 @@
 -- Lets go of the slots of a limit that have run out.
 --
--- KEYS     the row, the holders, their amounts
+-- KEYS     the row, the holders, their amounts, the queue
 -- ARGV     now_ms or 0 for the server's clock, the name of the limit
 -- returns  how many leases they were of
 
 -- include row.lua
 -- include reclaim.lua
+-- include queue.lua
 -- include unpacked.lua
 
 local now = tonumber(ARGV[1])
@@ -23,8 +24,13 @@ for i = 2, #row, WIDTH do
       row[i + SETTLED] = at
       redis.call('SET', KEYS[1], cmsgpack.pack(unpack(row)), 'KEEPTTL')
     end
-    return (reclaim(KEYS[2], KEYS[3], at))
+    local gone, more = reclaim(KEYS[2], KEYS[3], at)
+    if gone > 0 and row[i + BLOCKED] <= at then
+      local held = redis.call('ZCARD', KEYS[2]) * SLOT + (more or 0)
+      wake(queue_of(redis.call('GET', KEYS[4])), row[i + CAPACITY] - held, row[i + CAPACITY])
+    end
+    return gone
   end
 end
-redis.call('UNLINK', KEYS[2], KEYS[3]) -- the row was deleted, or the limit is no longer a concurrent one
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4]) -- the row was deleted, or the limit is no longer a concurrent one
 return 0

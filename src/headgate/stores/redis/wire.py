@@ -7,7 +7,7 @@ and the others do not. A request for slots is an entry of its own, with its leas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import pack
 from typing import Any, TypeAlias
 
@@ -76,12 +76,16 @@ class Batch:
 
 
 class Encoder:
-    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted."""
+    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: for whom those who wait
+    for slots are told, or nothing."""
 
-    def __init__(self, keys: Keys, cold_milli: int, kept_ms: int = 0) -> None:
+    def __init__(
+        self, keys: Keys, cold_milli: int, kept_ms: int = 0, listener: Callable[[], str] = lambda: ""
+    ) -> None:
         self._keys = keys
         self._cold_milli = cold_milli
         self._kept_ms = kept_ms
+        self._listener = listener
         self._lone_head = _doubles(0, cold_milli, kept_ms, *_ONE_RUN)
         self._kinds: dict[_Place, _Kind] = {}
 
@@ -112,21 +116,24 @@ class Encoder:
 
     def _keys_of(self, entry: _Entry) -> list[str]:
         rows = [self._keys.row(key) for key in entry.request.keys]
-        return rows + [key for level, name in entry.kind.slots for key in self._keys.slots(rows[level], name)]
+        for level, name in entry.kind.slots:
+            rows += (*self._keys.slots(rows[level], name), self._keys.queue(rows[level], name))
+        return rows
 
     def _leases(self, entries: list[_Entry]) -> list[str]:
-        return ["", *(entry.request.lease_id for entry in entries if entry.kind.slots)]
+        return ["", self._listener(), *(entry.request.lease_id for entry in entries if entry.kind.slots)]
 
     def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], list[_Kind]]:
         numbers: dict[_Place, int] = {}
         kinds: list[_Kind] = []
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
-        number, last_mode, last_parts, last_wait_ms = 0, None, None, 0
+        number, last_mode, last_parts, last_waits = 0, None, None, (0, 0)
         for member, request in enumerate(requests):
-            mode, keys, parts, max_wait_ms, _, _, _ = request
-            if parts is not last_parts or mode is not last_mode or max_wait_ms != last_wait_ms or mode is PENALIZE:
-                last_mode, last_parts, last_wait_ms = mode, parts, max_wait_ms
+            mode, keys, parts, max_wait_ms, _, _, _, place_ms = request
+            waits = max_wait_ms, place_ms
+            if parts is not last_parts or mode is not last_mode or waits != last_waits or mode is PENALIZE:
+                last_mode, last_parts, last_waits = mode, parts, waits
                 place, kind = self._kind(request)
                 number = numbers.get(place, 0)
                 if not number:
@@ -143,8 +150,8 @@ class Encoder:
         return entries, kinds
 
     def _kind(self, request: Request) -> tuple[_Place, _Kind]:
-        mode, _, parts, max_wait_ms, block_ms, keep_milli, _ = request
-        place = (id(parts), id(mode), max_wait_ms, block_ms, keep_milli)
+        mode, _, parts, max_wait_ms, block_ms, keep_milli, _, place_ms = request
+        place = (id(parts), id(mode), max_wait_ms, block_ms, keep_milli, place_ms)
         kept = self._kinds.get(place)
         if kept is None or kept.parts is not parts:
             if len(self._kinds) >= _KEPT_KINDS:
@@ -165,8 +172,9 @@ def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> boo
 
 def _described(request: Request, slots: int) -> list[bytes | str]:
     """The numbers of a kind, and the names of its limits."""
-    mode, keys, parts, max_wait_ms, block_ms, keep_milli, _ = request
-    numbers = [_MODES[mode], max_wait_ms, block_ms, keep_milli, len(keys) + 2 * slots]
+    mode, keys, parts, max_wait_ms, block_ms, keep_milli, _, place_ms = request
+    for_ms = place_ms if mode is TAKE else block_ms
+    numbers = [_MODES[mode], max_wait_ms, for_ms, keep_milli, len(keys) + 3 * slots]
     for level, limit, amount_milli, revision in parts:
         numbers += [level, limit.capacity_milli, limit.refill_milli, limit.period_ms, amount_milli, revision]
     return [_doubles(*numbers), *(part.limit.name for part in parts)]

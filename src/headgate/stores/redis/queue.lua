@@ -1,0 +1,30 @@
+-- A part of other scripts. Who waits for slots is beside the row too, packed as one list in the order of the queue: lease
+-- id, listener, thousandths wanted, when the place expires, ... A listener is a process that has subscribed to its channel.
+
+local PLACE = 4
+
+local function queue_of(packed)
+  return packed and cmsgpack.unpack(packed) or {}
+end
+
+local function drop(queue, n)
+  for _ = 1, PLACE do
+    table.remove(queue, n)
+  end
+end
+
+-- Tells those at the head of the queue whose slots are free to ask again; whether any place was dropped. A listener that
+-- nobody is behind is dead. If the server forbids to publish, they ask by themselves.
+local function wake(queue, free, capacity)
+  local n, dropped = 1, false
+  while queue[n] and (queue[n + 2] <= free or queue[n + 2] > capacity) do
+    if queue[n + 1] ~= '' and redis.pcall('PUBLISH', 'headgate:' .. queue[n + 1], queue[n]) == 0 then
+      drop(queue, n)
+      dropped = true
+    else
+      free = queue[n + 2] <= capacity and free - queue[n + 2] or free
+      n = n + PLACE
+    end
+  end
+  return dropped
+end
