@@ -246,12 +246,13 @@ def _settle_plan(
 def _queue_plan(limiter: BaseLimiter, request: Request) -> Plan[tuple[Answer, float, int, bool]]:
     """The same where the store keeps a queue. Whatever ends the wait gives the place up."""
     lines, asked_at = limiter._lines, time.monotonic()
+    asked_as = lines.listener()
     left = _Left(limiter, request, asked_at)
     try:
         answer = yield from Settle(request._replace(place_ms=lines.place_ms()))
         if not _lacks_only_slots(request, answer):
             return answer, asked_at, request.max_wait_ms, False
-        with lines.queued(request.lease_id) as waiter:
+        with lines.queued(request.lease_id, asked_as) as waiter:
             while True:
                 left_ms = left.ms()
                 if left_ms:

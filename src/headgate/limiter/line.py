@@ -53,16 +53,18 @@ class Ticket:
 class Queued:
     """A waiter with a place in the store's queue."""
 
-    def __init__(self, bell: Bell, hearing: Hearing, lease_id: str) -> None:
+    def __init__(self, bell: Bell, hearing: Hearing, lease_id: str, asked_as: str) -> None:
         self.bell = bell
         self._hearing = hearing
         self._ear: Ear = hearing.hear(lease_id, bell.set)
+        if hearing.listener != asked_as:  # the store knows it by a name that is no longer ours
+            bell.set()
 
     def pause(self, wait_ms: int | None, waited_seconds: float) -> float:
         """Until it asks again, if the store does not tell it to. `wait_ms`: when the slots run out, by the last answer."""
         if not self._ear.hears:
             return pause(waited_seconds)
-        longest = REFRESH_SECONDS if self._hearing.hears else CONNECTING_SECONDS
+        longest = REFRESH_SECONDS if self._hearing.listener else CONNECTING_SECONDS
         return min(longest, max((wait_ms or 0) / MILLI, FASTEST))
 
     def close(self) -> None:
@@ -103,12 +105,16 @@ class Lines:
         """For how long to keep a place in the store's queue; 0 if it has none."""
         if self._hearing is None:
             return 0
-        return PLACE_MS if self._hearing.hears else UNTOLD_PLACE_MS
+        return PLACE_MS if self._hearing.listener else UNTOLD_PLACE_MS
+
+    def listener(self) -> str:
+        return self._hearing.listener if self._hearing is not None else ""
 
     @contextmanager
-    def queued(self, lease_id: str) -> Iterator[Queued]:
+    def queued(self, lease_id: str, asked_as: str) -> Iterator[Queued]:
+        """`asked_as`: the listener when it asked for its place."""
         assert self._hearing is not None
-        waiter = Queued(self._new_bell(), self._hearing, lease_id)
+        waiter = Queued(self._new_bell(), self._hearing, lease_id, asked_as)
         with self._lock:
             self._queued += 1
         try:

@@ -119,8 +119,9 @@ class Hearing(Protocol):
     """The attribute `hearing` of a store of either kind that keeps a queue for slots (`Request.place_ms`)."""
 
     @property
-    def hears(self) -> bool:
-        """Whether the store can tell those who wait here when they should ask again."""
+    def listener(self) -> str:
+        """The name by which the store tells those who wait here to ask again; nothing if it cannot. When it changes, all
+        of them are told to, so that the store knows them by the new one."""
 
     def hear(self, lease_id: str, heard: Callable[[], None]) -> Ear:
         """Call `heard` whenever the take of that lease may pass now. A blocking store calls it in another thread, the

@@ -22,6 +22,7 @@ from .contract import Ear
 
 LINGER_SECONDS = 10.0  # a connection stays when nobody waits any more: others will soon
 AGAIN_SECONDS = 1.0  # after one was lost
+MOST_EARLY = 1024
 
 
 class Listening(Protocol):
@@ -47,7 +48,7 @@ class _Ear:
 
     @property
     def hears(self) -> bool:
-        return self._hearing.hears or self._hearing.connecting
+        return self._hearing.listener != "" or self._hearing.connecting
 
     def close(self) -> None:
         self._hearing.forget(self)
@@ -66,11 +67,8 @@ class Hearing:
         self._pid = os.getpid()
         self._mutex = threading.RLock()
         self.ears: dict[str, _Ear] = {}
+        self._early: dict[str, None] = {}  # lease ids that were told before their ear was there, the oldest first
         self._session: _Session | None = None
-
-    @property
-    def hears(self) -> bool:
-        return self.listener != ""
 
     @property
     def connecting(self) -> bool:
@@ -92,6 +90,10 @@ class Hearing:
             if not (self._closed or useless) and (self._session is None or not self._session.wake()):
                 self._session = _Session(self, self._listen, self._lost, self._timeout_seconds)
                 self._session.start()
+            early = lease_id in self._early
+            self._early.pop(lease_id, None)
+        if early:
+            heard()
         return ear
 
     def forget(self, ear: _Ear) -> None:
@@ -100,7 +102,12 @@ class Hearing:
 
     def tell(self, lease_ids: Iterable[str]) -> None:
         for lease_id in lease_ids:
-            ear = self.ears.get(lease_id)
+            with self._mutex:
+                ear = self.ears.get(lease_id)
+                if ear is None:  # its answer is on the way, or it is no longer there
+                    self._early[lease_id] = None
+                    if len(self._early) > MOST_EARLY:
+                        del self._early[next(iter(self._early))]
             if ear is not None:
                 ear.heard()
 
@@ -119,8 +126,8 @@ class LoopHearing:
         self._hearing = hearing
 
     @property
-    def hears(self) -> bool:
-        return self._hearing.hears
+    def listener(self) -> str:
+        return self._hearing.listener
 
     def hear(self, lease_id: str, heard: Callable[[], None]) -> Ear:
         loop = asyncio.get_running_loop()
