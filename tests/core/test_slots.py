@@ -220,3 +220,83 @@ def test_a_refused_take_and_a_look_change_nothing(slots: Slots) -> None:
     ask(slots, Mode.PEEK, "new", 8, START)
     assert state(slots) == state(before)
     assert not slots.changed
+
+
+# The queue
+
+queue_acts = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "wait", "wait", "once", "give", "stop"]),
+        leases,
+        st.integers(1, 3),
+        st.sampled_from([0, 0, 1, 40, 400, 5000]),
+    ),
+    max_size=40,
+)
+
+
+@given(st.integers(1, 4), queue_acts)
+def test_every_queue_equals_a_list_of_who_waits(capacity: int, acts: list[tuple[str, str, int, int]]) -> None:
+    """Whoever asks gets slots if there are enough beside those held and those that are waited for ahead."""
+    place_ms, limit = 1000, Limit.concurrent("x", capacity, 10_000)
+    slots, now = Slots(limit, START), START
+    holds: dict[str, int] = {}
+    line: list[tuple[str, int, int]] = []  # who, how many, until when
+    for act, lease, amount, pause in acts:
+        now += pause
+        line = [place for place in line if place[2] > now]
+        if act == "give" or lease in holds:
+            ask(slots, Mode.FORCE, lease, -4, now)
+            holds.pop(lease, None)
+            line = [place for place in line if place[0] != lease]
+            continue
+        request = Request(
+            Mode.TAKE,
+            ("k",),
+            (Part(0, limit, amount * MILLI),),
+            lease_id=lease,
+            place_ms=place_ms if act == "wait" else 0,
+        )
+        for holder in list(holds):  # so that none runs out
+            ask(slots, Mode.RENEW, holder, 0, now)
+        waiting = [who for who, _, _ in line]
+        at = waiting.index(lease) if lease in waiting else len(line)
+        free = capacity - sum(holds.values()) - sum(wanted for _, wanted, _ in line[:at])
+        answer = decide(request, [slots], now)
+        assert answer.allowed is (amount <= free)
+        assert answer.levels[0][0] == (free - (amount if answer.allowed else 0)) * MILLI
+        assert answer.allowed or answer.wait_ms is None or answer.wait_ms > 0
+        place = (lease, amount, now + place_ms)
+        if answer.allowed:
+            holds[lease] = amount
+        if not answer.allowed and act == "wait" and amount <= capacity:
+            line[at : at + 1] = [place]
+        else:
+            line[at : at + 1] = []
+        assert list(slots.queue.items()) == [(who, (wanted * MILLI, until)) for who, wanted, until in line]
+
+
+@given(st.integers(1, 3), st.lists(st.integers(1, 3), min_size=1, max_size=6))
+def test_at_the_wait_that_is_quoted_the_one_behind_dead_waiters_gets_in(held: int, wanted: list[int]) -> None:
+    limit = Limit.concurrent("x", 3, 10)
+    slots = Slots(limit, START)
+    assert ask(slots, Mode.TAKE, "holder", held, START).allowed
+    for number, amount in enumerate(wanted):
+        part = (Part(0, limit, amount * MILLI),)
+        decide(Request(Mode.TAKE, ("k",), part, lease_id=f"l{number}", place_ms=500 + number), [slots], START)
+    wait_ms = ask(slots, Mode.TAKE, "last", 3, START).wait_ms
+    assert wait_ms is not None
+    assert wait_ms > 0
+    assert not ask(slots, Mode.TAKE, "last", 3, START + wait_ms - 1).allowed
+    assert ask(slots, Mode.TAKE, "last", 3, START + wait_ms).allowed
+
+
+def test_tokens_that_would_come_too_late_keep_no_place() -> None:
+    tokens, limit = Limit.per_minute("rpm", 1), Limit.concurrent("x", 1, 60)
+    bucket, slots = Bucket.full(tokens, START), Slots(limit, START)
+    wish = Request(Mode.TAKE, ("k",), (Part(0, tokens, MILLI), Part(0, limit, MILLI)), lease_id="a", place_ms=1000)
+    assert decide(wish, [bucket, slots], START).allowed
+    assert not decide(wish._replace(lease_id="b", max_wait_ms=30_000), [bucket, slots], START).allowed
+    assert not slots.queue
+    assert not decide(wish._replace(lease_id="b", max_wait_ms=60_000), [bucket, slots], START).allowed
+    assert list(slots.queue) == ["b"]

@@ -6,6 +6,8 @@ import time
 
 from fault_helpers import PAUSE_SECONDS, ROUNDING_SECONDS, Place, eventually, free, wish
 
+from headgate.limiter.line import PLACE_MS
+
 TTL = 1.0
 SLOTS = 2
 A_SLOT = wish(SLOTS, TTL)
@@ -52,3 +54,20 @@ def test_nobody_needs_it_and_reconcile_finds_it_once(place: Place) -> None:
         assert free(limiter, SLOTS, TTL) == SLOTS
         assert free(limiter, SLOTS, TTL, "alive") == SLOTS - 1
         assert other.lost() == [0, 0]
+
+
+def test_a_waiter_that_is_killed_does_not_hold_up_the_next(place: Place) -> None:
+    one = wish(1, 60.0)
+    with place.processes(3) as (holder, doomed, next_in_line), place.limiter() as limiter:
+        assert holder.take(**one) == 1
+        doomed.tell("take", **one, max_wait=120)
+        time.sleep(10 * PAUSE_SECONDS)  # as a rule it is first; whether it is does not matter
+        next_in_line.tell("take", **one, max_wait=120)
+        time.sleep(10 * PAUSE_SECONDS)
+        doomed.kill()
+        assert holder.leave() == 1
+        freed_at = time.monotonic()
+        assert next_in_line.answer() == 1
+        assert time.monotonic() - freed_at < PLACE_MS / 1000 + 20, "the place of the dead had expired before"
+        assert next_in_line.leave() == 1
+        assert eventually(lambda: free(limiter, 1, 60.0) == 1, "no trace of the dead")

@@ -1,8 +1,8 @@
 """A process whose workers wait for slots in turns, and note how each was had.
 
 They go on until stdin is closed. A line of the journal is one turn, its times by CLOCK_MONOTONIC, which is the same for
-all processes of a machine: when the take was first sent and answered, when the one that passed was sent and answered, when
-the slot was given back, and how often it was asked for.
+all processes of a machine: when the take was first sent and answered, when the one that passed was, when the slot was
+given back, and how often it was asked for.
 
 Usage: queue_worker.py URL NAMESPACE JOURNAL WORKERS sync|async
 """

@@ -471,7 +471,7 @@ def test_only_those_who_want_slots_are_told_apart() -> None:
     """Callers of rates go on being counted, whatever lease they are for."""
     encoder = Encoder(Keys("namespace", clustered=False), 1000)
     rates, slots = wish(TAKE, "a", (TEN, 1)), wish(TAKE, "a", (THREE, 1))
-    for wished, count in ((rates, 1), (slots, 3 * 5)):
+    for wished, count in ((rates, 1), (slots, 4 * 5)):
         batch = encoder.encode([wished._replace(lease_id=lease_id) for lease_id in "abcde"], None)
         assert batch.arguments[2] == str(count), "keys"
         assert batch.repeatable is (wished is rates)

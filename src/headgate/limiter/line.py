@@ -1,11 +1,11 @@
 """Waiting for slots. They cannot be reserved, so that one has to ask again.
 
-Where the store keeps a queue, each waiter has a place in it, and asks when the store says that it is its turn. Between
-that it asks only to keep its place; more often while the store cannot reach this process.
+Where the store keeps a queue, each waiter has a place in it, and asks when the store says that it is its turn. In
+between it asks only to keep its place; more often while the store cannot reach this process.
 
-Elsewhere those who want the same slots stand in line, in this process: the first asks the store now and then, the longer
-it waits the more often, so that among processes too the older come first; and it is woken when a lease of this process
-gives back.
+Elsewhere those who want the same slots stand in line, in this process. The first asks the store now and then, more
+often the longer it waits, so that among processes too the older come first. A lease of this process that gives back
+wakes it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Queued:
             bell.set()
 
     def pause(self, wait_ms: int | None, waited_seconds: float) -> float:
-        """Until it asks again, if the store does not tell it to. `wait_ms`: when the slots run out, by the last answer."""
+        """Until it asks again, if the store does not tell it to. `wait_ms`: of the last answer."""
         if not self._ear.hears:
             return pause(waited_seconds)
         longest = REFRESH_SECONDS if self._hearing.listener else CONNECTING_SECONDS

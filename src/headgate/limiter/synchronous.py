@@ -47,7 +47,9 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         self._store = open_store(self.url, self._store_timeout)
         self._store.usage_ms = self.usage_ms
         self._once = ThreadOnce(10 * self._store_timeout)
-        self._lines = Lines(threading.Event, shared=not self._store.in_process, hearing=getattr(self._store, "hearing", None))
+        self._lines = Lines(
+            threading.Event, shared=not self._store.in_process, hearing=getattr(self._store, "hearing", None)
+        )
         self._keeper: ThreadKeeper = ThreadKeeper(self)
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:

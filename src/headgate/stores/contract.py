@@ -120,8 +120,8 @@ class Hearing(Protocol):
 
     @property
     def listener(self) -> str:
-        """The name by which the store tells those who wait here to ask again; nothing if it cannot. When it changes, all
-        of them are told to, so that the store knows them by the new one."""
+        """The name by which the store tells waiters here to ask again; nothing if it cannot. When it changes, all of
+        them are told to, so that the store knows them by the new one."""
 
     def hear(self, lease_id: str, heard: Callable[[], None]) -> Ear:
         """Call `heard` whenever the take of that lease may pass now. A blocking store calls it in another thread, the

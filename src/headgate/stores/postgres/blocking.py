@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
@@ -16,9 +16,8 @@ from ..planned import PlannedStore
 from .asking import patience_ms
 from .connect import connect
 from .driver import DriverError, Line, wait_for
-from .ears import Ear, Place
 from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .hearing import Hearing
+from .hearing import hearing
 from .plans import Plans, answers_of
 from .url import Settings
 from .wire import Batch
@@ -33,7 +32,7 @@ class PostgresStore(PlannedStore):
         self._plans = Plans(settings)
         super().__init__(self._plans)
         self._pool = _Pool(settings, timeout_seconds)
-        self._hearing = Hearing(settings, timeout_seconds)
+        self.hearing = hearing(settings, timeout_seconds)
 
     @property
     def usage_ms(self) -> int:
@@ -49,7 +48,7 @@ class PostgresStore(PlannedStore):
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         plans = self._plans
         talk = _Talk(self._pool, plans)
-        encoded = Batch(batch)
+        encoded = Batch(batch, self.hearing.listener)
         ask = plans.settling(encoded, now_ms, self._pool.patience_ms)
         first: Reply | None = None
         if plans.checked:
@@ -59,12 +58,8 @@ class PostgresStore(PlannedStore):
                 return answers_of(encoded, first)
         return run(plans.settle_plan(encoded, ask, first), talk.perform)
 
-    def hear(self, places: Iterable[Place], heard: Callable[[], None]) -> Ear:
-        """Call `heard`, in another thread, whenever slots at one of the places may have come free."""
-        return self._hearing.hear(places, heard)
-
     def close(self) -> None:
-        self._hearing.close()
+        self.hearing.close()
         self._pool.close()
 
 

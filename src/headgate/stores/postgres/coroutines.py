@@ -6,20 +6,19 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
+from ..hearing import LoopHearing
 from ..planned import AsyncPlannedStore
 from .asking import patience_ms
 from .driver import DriverError, Line, host_names, wait_for, with_addresses
-from .ears import Ear, Place
 from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .hearing import Hearing
+from .hearing import hearing
 from .plans import Plans, answers_of
 from .url import Settings
 from .wire import Batch
@@ -34,7 +33,8 @@ class AsyncPostgresStore(AsyncPlannedStore):
         self._plans = Plans(settings)
         super().__init__(self._plans)
         self._pool = _Pool(settings, timeout_seconds)
-        self._hearing = Hearing(settings, timeout_seconds)
+        self._hearing = hearing(settings, timeout_seconds)
+        self.hearing = LoopHearing(self._hearing)
 
     @property
     def usage_ms(self) -> int:
@@ -61,7 +61,7 @@ class AsyncPostgresStore(AsyncPlannedStore):
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, talk: _Talk) -> list[Answer]:
         plans = self._plans
-        encoded = Batch(batch)
+        encoded = Batch(batch, self._hearing.listener)
         ask = plans.settling(encoded, now_ms, self._pool.patience_ms)
         first: Reply | None = None
         if plans.checked:
@@ -70,16 +70,6 @@ class AsyncPostgresStore(AsyncPlannedStore):
             if first.__class__ is list:
                 return answers_of(encoded, first)
         return await arun(plans.settle_plan(encoded, ask, first), talk.perform)
-
-    def hear(self, places: Iterable[Place], heard: Callable[[], None]) -> Ear:
-        """Call `heard`, in this event loop, whenever slots at one of the places may have come free."""
-        loop = asyncio.get_running_loop()
-
-        def pass_on() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(heard)
-
-        return self._hearing.hear(places, pass_on)
 
     async def close(self) -> None:
         self._hearing.close()

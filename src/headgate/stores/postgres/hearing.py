@@ -1,144 +1,55 @@
-"""A thread that hears of slots that come free, for stores of both kinds.
+"""Being told who is next in a queue for slots (functions/queue.sql): a session that listens on a channel of its own.
 
-It needs a session of its own, directly with the server. There is one only while somebody waits. Behind PgBouncer in
-transaction mode there is none, unless the URL says where (`listen=`), and who waits has to ask now and then.
+It holds a lock as long as it lives, so that others see whether it does. It has to be directly with the server: behind
+PgBouncer in transaction mode there is none, unless the URL says where (`listen=`).
 """
 
 from __future__ import annotations
 
-import os
-import selectors
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from ...core.errors import HeadgateError, RateLimiterUnavailable
+from ...core.errors import RateLimiterUnavailable
+from ..hearing import Hearing, Listening
 from .connect import connect, say
 from .driver import DriverError, Line
-from .ears import AGAIN_SECONDS, LINGER_SECONDS, Ear, Ears, Place
+from .exchange import in_schema
 from .url import Settings
 
 
-class Hearing:
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._settings = settings
-        self._timeout_seconds = timeout_seconds
-        self._closed = False
-        self._begin()
+class _Session:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.fd = line.fd
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._ears = Ears(self._settings.schema, self._wake)
-        self._mutex = threading.RLock()
-        self._session: _Session | None = None
-
-    def hear(self, places: Iterable[Place], heard: Callable[[], None]) -> Ear:
-        if self._pid != os.getpid():  # the parent's thread is not here
-            self._begin()
-        return self._ears.add(places, heard)
-
-    def _wake(self) -> None:
-        conninfo = self._settings.listen
-        if conninfo is None:
-            return
-        with self._mutex:
-            if self._closed or (self._session is not None and self._session.useless):
-                return
-            if self._session is None or not self._session.wake():
-                self._session = _Session(conninfo, self._ears, self._timeout_seconds)
-                self._session.start()
+    def news(self) -> Iterable[str]:
+        return self._line.notices()
 
     def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            session, self._session = self._session, None
-        if session is not None and self._pid == os.getpid():
-            session.end()
+        self._line.close()
 
 
-class _Session(threading.Thread):
-    def __init__(self, conninfo: str, ears: Ears, timeout_seconds: float) -> None:
-        super().__init__(name="headgate-hearing", daemon=True)
-        self._conninfo = conninfo
-        self._ears = ears
-        self._timeout_seconds = timeout_seconds
-        self._bell, self._rope = socket.socketpair()  # the thread waits for it and for the server at once
-        self._bell.setblocking(False)
-        self._mutex = threading.RLock()
-        self._over = self._ending = False
-        self.useless = False  # there is somebody between us and the server
+def hearing(settings: Settings, timeout_seconds: float) -> Hearing:
+    locks = in_schema("headgate.listener", settings.schema)
 
-    def wake(self) -> bool:
-        """Something has changed. False: it is over, and hears no more."""
-        with self._mutex:
-            if not self._over:
-                self._rope.send(b"!")
-            return not self._over
-
-    def end(self) -> None:
-        with self._mutex:
-            self._ending = True
-            if not self._over:
-                self._rope.send(b".")
-        self.join(self._timeout_seconds)
-
-    def run(self) -> None:
+    def listen(listener: str) -> Listening | None:
+        if settings.listen is None:
+            return None
+        deadline = time.monotonic() + timeout_seconds
+        line = connect(settings.listen, deadline, int(timeout_seconds * 1000))
         try:
-            while not self._ending and self._listens():
-                self._bell_rings(AGAIN_SECONDS)  # the session was lost
-        finally:
-            with self._mutex:
-                self._over = True
-                self._ears.deaf()
-            self._bell.close()
-            self._rope.close()
-
-    def _listens(self) -> bool:
-        """Until the session is lost; False if there is no use in another."""
-        try:
-            line = connect(self._conninfo, self._deadline(), int(self._timeout_seconds * 1000))
-        except RateLimiterUnavailable:
-            return len(self._ears) > 0
-        except HeadgateError:  # the server does not want us
-            return False
-        self.useless = not line.direct
-        try:
-            return line.direct and self._hear(line)
-        except (DriverError, HeadgateError):
-            return len(self._ears) > 0
-        finally:
-            self._ears.deaf()
+            if not line.direct:
+                line.close()
+                return None
+            for statement in (
+                f"SELECT pg_advisory_lock_shared(hashtext('{locks}'), hashtext('{listener}'))",
+                f'LISTEN "{listener}"',
+            ):
+                if not isinstance(reply := say(line, statement.encode(), deadline), list):
+                    raise RateLimiterUnavailable(f"PostgreSQL cannot be listened to: {reply}")
+        except BaseException:
             line.close()
+            raise
+        return _Session(line)
 
-    def _hear(self, line: Line) -> bool:
-        say(line, self._ears.listen, self._deadline())
-        alone_since = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(line.fd, selectors.EVENT_READ)
-            selector.register(self._bell, selectors.EVENT_READ)
-            while not self._ending:
-                for errand in self._ears.errands():
-                    if not isinstance(say(line, errand, self._deadline()), list):
-                        return True
-                self._ears.tell(line.notices())
-                if len(self._ears):
-                    alone_since = time.monotonic()
-                elif time.monotonic() - alone_since > LINGER_SECONDS:
-                    with self._mutex:
-                        self._over = not len(self._ears)
-                    if self._over:
-                        return False
-                selector.select(LINGER_SECONDS)
-                self._bell_rings(0)
-        return False
-
-    def _bell_rings(self, seconds: float) -> None:
-        self._bell.settimeout(seconds)
-        try:
-            self._bell.recv(4096)
-        except (BlockingIOError, TimeoutError):
-            pass
-
-    def _deadline(self) -> float:
-        return time.monotonic() + self._timeout_seconds
+    return Hearing(listen, (DriverError,), timeout_seconds)

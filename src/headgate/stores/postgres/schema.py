@@ -1,6 +1,7 @@
 """The schema: what `setup` makes, and the two numbers that tell clients whether it is theirs.
 
-Each file of migrations/ is one step, done once, in order. Tables of another version are nobody else's. Functions of a
+Each file of migrations/ is one step, done once, in order. Tables of another version are nobody else's; one that older
+clients need not know of is made with the functions. Functions of a
 later revision take the same arguments and give the same replies, so that older clients go on with them: an upgrade is
 `setup`, and then the clients one by one.
 """
@@ -11,8 +12,8 @@ from functools import lru_cache
 from importlib.resources import files
 
 VERSION = 1  # of the last file in migrations/
-FUNCTIONS = 2  # whoever changes what a function does adds one; whoever changes how it is called adds a migration
-_FUNCTIONS = ("clock", "slots", "usage", "settle", "take", "records", "removal")
+FUNCTIONS = 3  # whoever changes what a function does adds one; whoever changes how it is called adds a migration
+_FUNCTIONS = ("clock", "queue", "slots", "usage", "settle", "take", "records", "removal")
 
 # All in one transaction. Of several who begin at once, the others find it done.
 _SCRIPT = """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request
 from ...core.limit import Limit
-from ...core.slots import Slots
+from ...core.slots import OVERTAKES, Slots
 from ..replies import read_answers, told_limit, told_slots
 from . import literal
 
@@ -38,13 +38,14 @@ class Batch:
 
     __slots__ = ("_entries", "_size", "arguments", "looks", "plain", "repeatable")
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], listener: str = "") -> None:
+        """`listener`: for whom those who wait for slots are told, or nothing."""
         self._entries = _merged(requests)
         self._size = len(requests)
         self.plain = len(self._entries) == 1 and _is_plain(requests[0])
         self.looks = not self.plain and all(entry.request.mode is PEEK for entry in self._entries)
         self.repeatable = self.plain or all(_is_repeatable(entry.request) for entry in self._entries)
-        self.arguments = _plain_arguments(self._entries[0]) if self.plain else _arguments(self._entries)
+        self.arguments = _plain_arguments(self._entries[0]) if self.plain else _arguments(self._entries, listener)
 
     def answers(self, reply: Sequence[int]) -> list[Answer]:
         return read_answers(self._entries, self._size, reply, _bucket, _slots)
@@ -109,17 +110,19 @@ def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
     return (request.keys[level].encode(), limit.name.encode(), *(b"%d" % number for number in numbers))
 
 
-def _arguments(entries: Sequence[_Entry]) -> tuple[bytes, ...]:
+def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
     places = sorted({place for entry in entries for place in _places(entry.request)})
     numbers = {place: number for number, place in enumerate(places, 1)}  # PostgreSQL counts from one
     asked: list[int] = []
     leases: list[str] = []
     for entry in entries:
-        mode, keys, parts, max_wait_ms, block_ms, keep_milli, lease_id = entry.request
+        mode, keys, parts, max_wait_ms, block_ms, keep_milli, lease_id, place_ms = entry.request
         lease = 0
         if _has_slots(parts):
-            leases.append(lease_id)
-            lease = len(leases)
+            lease = len(leases) + 1
+            leases += [lease_id, listener] if place_ms > 0 else [lease_id]
+            if mode is TAKE:
+                block_ms = place_ms - OVERTAKES
         asked += (_MODES[mode], len(entry.members), max_wait_ms, block_ms, keep_milli, lease, len(parts))
         for level, limit, amount_milli, revision in parts:
             shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)

@@ -244,7 +244,7 @@ local function queue_up(kind, last, passed)
     if it and waits and amount > 0 then
       it:join(amount)
     elseif it then
-      it:leave()
+      it:leave(passed == 0)
     end
   end
 end

@@ -54,7 +54,7 @@ function slots:line_up()
       if queue[n] == self.lease then
         self.at = n
       elseif not self.at and self.place >= 0 then
-        self.ahead = self.ahead + queue[n + 2]
+        self.ahead, self.last_ahead = self.ahead + queue[n + 2], n
       end
       n = n + PLACE
     end
@@ -71,10 +71,11 @@ function slots:join(amount)
   queues_changed[self.queue_key] = queue
 end
 
-function slots:leave()
+-- `freed`: it leaves without what it wanted.
+function slots:leave(freed)
   if self.at then
     drop(self.queue, self.at)
-    self.at, self.freed = nil, true
+    self.at, self.freed = nil, self.freed or freed
     queues_changed[self.queue_key] = self.queue
   end
 end
@@ -181,7 +182,7 @@ end
 -- When the places ahead expire, and what is wanted there; the first to expire first.
 function slots:ends_ahead()
   local ends, queue = {}, self.queue
-  for n = 1, self.ahead > 0 and (self.at or #queue + 1) - 1 or 0, PLACE do
+  for n = 1, self.last_ahead or 0, PLACE do
     ends[#ends + 1] = { queue[n + 3], queue[n + 2] }
   end
   table.sort(ends, function(one, other)
@@ -197,7 +198,7 @@ function slots:change(mode, amount)
     self:hold(self.own + amount)
   end
   if mode == FORCE then
-    self:leave()
+    self:leave(true)
   end
 end
 

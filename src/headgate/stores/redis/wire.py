@@ -79,9 +79,7 @@ class Encoder:
     """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: for whom those who wait
     for slots are told, or nothing."""
 
-    def __init__(
-        self, keys: Keys, cold_milli: int, kept_ms: int = 0, listener: Callable[[], str] = lambda: ""
-    ) -> None:
+    def __init__(self, keys: Keys, cold_milli: int, kept_ms: int = 0, listener: Callable[[], str] = lambda: "") -> None:
         self._keys = keys
         self._cold_milli = cold_milli
         self._kept_ms = kept_ms
@@ -128,12 +126,17 @@ class Encoder:
         kinds: list[_Kind] = []
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
-        number, last_mode, last_parts, last_waits = 0, None, None, (0, 0)
+        number, last_mode, last_parts, last_wait_ms, last_place_ms = 0, None, None, 0, 0
         for member, request in enumerate(requests):
             mode, keys, parts, max_wait_ms, _, _, _, place_ms = request
-            waits = max_wait_ms, place_ms
-            if parts is not last_parts or mode is not last_mode or waits != last_waits or mode is PENALIZE:
-                last_mode, last_parts, last_waits = mode, parts, waits
+            if (
+                parts is not last_parts
+                or mode is not last_mode
+                or max_wait_ms != last_wait_ms
+                or place_ms != last_place_ms
+                or mode is PENALIZE
+            ):
+                last_mode, last_parts, last_wait_ms, last_place_ms = mode, parts, max_wait_ms, place_ms
                 place, kind = self._kind(request)
                 number = numbers.get(place, 0)
                 if not number:

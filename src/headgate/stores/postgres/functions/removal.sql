@@ -8,8 +8,11 @@ BEGIN
   PERFORM 1 FROM headgate.buckets b WHERE b.key = ANY (keys) ORDER BY b.key, b.limit_name FOR UPDATE;
   PERFORM headgate.put_away(b.key, b.limit_name, b.settled_at_ms / 3600000, b.used_milli, 0, 0)
     FROM headgate.buckets b WHERE b.key = ANY (keys) AND b.used_milli <> 0;
-  DELETE FROM headgate.buckets b WHERE b.key = ANY (keys);
   DELETE FROM headgate.slots s WHERE s.key = ANY (keys);
+  PERFORM headgate.wake(b.key, b.limit_name, 9223372036854775807, 9223372036854775807, 0)
+    FROM headgate.buckets b WHERE b.key = ANY (keys) AND b.refill_milli = 0;
+  DELETE FROM headgate.buckets b WHERE b.key = ANY (keys);
+  DELETE FROM headgate.waiting w WHERE w.key = ANY (keys);
 END
 $$;
 
@@ -25,6 +28,8 @@ DECLARE
   page text[] := ARRAY(
     SELECT DISTINCT b.key FROM headgate.buckets b WHERE b.key >= begins AND b.key < ends ORDER BY b.key LIMIT most
   );
+  freed_keys text[];
+  freed_names text[];
   full_keys text[];
   full_names text[];
 BEGIN
@@ -43,16 +48,26 @@ BEGIN
     UPDATE headgate.buckets b
     SET tokens_milli = b.tokens_milli - f.milli, settled_at_ms = greatest(b.settled_at_ms, now_ms)
     FROM freed f WHERE b.key = f.key AND b.limit_name = f.limit_name
-    RETURNING f.leases, f.limit_name
+    RETURNING f.leases, f.limit_name, f.key
   )
-  SELECT coalesce(sum(u.leases) FILTER (WHERE NOT starts_with(u.limit_name, '_')), 0) INTO leases FROM updated u;
+  SELECT coalesce(sum(u.leases) FILTER (WHERE NOT starts_with(u.limit_name, '_')), 0), array_agg(u.key),
+      array_agg(u.limit_name)
+    INTO leases, freed_keys, freed_names FROM updated u;
+  PERFORM headgate.wake(b.key, b.limit_name, b.capacity_milli - b.tokens_milli, b.capacity_milli, now_ms)
+    FROM headgate.buckets b JOIN unnest(freed_keys, freed_names) AS f (key, name) ON b.key = f.key AND b.limit_name = f.name
+    WHERE b.blocked_until_ms <= now_ms;
+  DELETE FROM headgate.waiting WHERE (key, limit_name, lease_id) IN (
+    SELECT w.key, w.limit_name, w.lease_id FROM headgate.waiting w
+    WHERE w.key = ANY (page) AND w.expires_at_ms <= now_ms FOR UPDATE SKIP LOCKED
+  );
 
   WITH locked AS MATERIALIZED (
     SELECT * FROM headgate.buckets b WHERE b.key = ANY (page) ORDER BY b.key, b.limit_name FOR UPDATE SKIP LOCKED
   )
   SELECT array_agg(l.key), array_agg(l.limit_name) INTO full_keys, full_names FROM locked l
   WHERE l.blocked_until_ms <= now_ms AND l.settled_at_ms <= now_ms AND CASE
-    WHEN l.refill_milli = 0 THEN l.tokens_milli = 0
+    WHEN l.refill_milli = 0 THEN l.tokens_milli = 0 AND NOT EXISTS (
+      SELECT FROM headgate.waiting w WHERE w.key = l.key AND w.limit_name = l.limit_name AND w.expires_at_ms > now_ms)
     ELSE l.tokens_milli + div((now_ms - l.settled_at_ms)::numeric * l.refill_milli + l.remainder, l.period_ms)
       >= l.capacity_milli END;
 
@@ -116,6 +131,7 @@ BEGIN
     GET DIAGNOSTICS more = ROW_COUNT;
     removed := removed + more;
   END IF;
+  DELETE FROM headgate.waiting w WHERE w.key >= begins AND w.key < ends;
   IF removed < most THEN
     DELETE FROM headgate.usage WHERE (key, limit_name, hour) IN (
       SELECT u.key, u.limit_name, u.hour FROM headgate.usage u WHERE u.key >= begins AND u.key < ends

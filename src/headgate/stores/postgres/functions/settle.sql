@@ -6,10 +6,12 @@
 -- changes    false: all only look, and nothing is locked
 -- keys, names  where the buckets are that any request is about, each once, in their order
 -- asked      for each entry (equal requests): mode, how many, max_wait_ms, block_ms, keep_milli, which of the leases or 0,
---            number of parts; for each part: which of the keys, capacity, refill, period, amount, revision
+--            number of parts; for each part: which of the keys, capacity, refill, period, amount, revision.
+--            A take of slots has, instead of block_ms, one more than place_ms, and 0 if it overtakes those who wait. If it
+--            may wait itself, the listener comes after its lease.
 -- returns    for each entry how many passed. If it was a take that could not wait, and all passed: what is left on each
 --            part. Else nine numbers for each part: capacity, refill, period, tokens, settled_at, remainder, blocked_until,
---            revision, 0, as they were before. Of slots, held in place of tokens, when the amount fits in place of the
+--            revision, 0, as they were before. Of slots, what is held or wanted ahead in place of tokens, when the amount fits in place of the
 --            remainder, and what of it the lease holds in the last place.
 CREATE OR REPLACE FUNCTION headgate.settle(
   given_ms bigint, kept_ms bigint, patient_ms bigint, changes boolean,
@@ -41,6 +43,8 @@ DECLARE
   capacity bigint; refill bigint; period bigint; tokens bigint; settled bigint; remainder bigint;
   blocked bigint; revision bigint; used bigint; elapsed bigint; gained bigint; exact numeric;
   own bigint[] := '{}';
+  place bigint; before bigint; ahead bigint; anew boolean; waits boolean;
+  befores bigint[] := '{}'; aheads bigint[] := '{}'; freed boolean[] := '{}';
   out bigint[] := '{}';
 BEGIN
   IF changes THEN
@@ -70,6 +74,8 @@ BEGIN
     first := at + 7;
     after := first + 6 * parts;
     passed := many;
+    place := CASE WHEN mode = TAKE THEN block - 1 ELSE 0 END;
+    waits := mode = TAKE AND place > 0;
 
     -- Bring the state of each part up to now, under the limit of the part.
     FOR p IN first .. after - 1 BY 6 LOOP
@@ -77,6 +83,8 @@ BEGIN
       amount := asked[p + 4]; wanted_revision := asked[p + 5];
       settled := all_settled[i]; refill := refills[i]; used := all_used[i];
       blank := settled = 0;
+      anew := false; before := 0; ahead := 0;
+      freed[(p - first) / 6] := false;
       adopts := changes AND (mode <> PEEK OR blank);
       IF used <> 0 AND changes
           AND (settled / HOUR < now_ms / HOUR OR (mode <> PEEK AND (kept_ms = 0 OR wanted_refill = 0))) THEN
@@ -89,7 +97,9 @@ BEGIN
         -- It begins anew, full or free.
         IF adopts AND (wanted_refill = 0 OR NOT blank) THEN
           DELETE FROM headgate.slots s WHERE s.key = keys[i] AND s.limit_name = names[i];
+          DELETE FROM headgate.waiting w WHERE w.key = keys[i] AND w.limit_name = names[i];
         END IF;
+        anew := true;
         changed[i] := changed[i] OR (adopts AND (NOT blank OR given_ms IS NOT NULL));
         capacity := wanted_capacity; refill := wanted_refill; period := wanted_period; revision := wanted_revision;
         tokens := CASE WHEN refill = 0 THEN 0 ELSE capacity END;
@@ -107,6 +117,7 @@ BEGIN
                 DELETE FROM headgate.slots s
                   WHERE s.key = keys[i] AND s.limit_name = names[i] AND s.expires_at_ms <= settled;
                 changed[i] := true;
+                freed[(p - first) / 6] := true;
               END IF;
               SELECT coalesce(sum(s.held_milli), 0), coalesce(min(s.expires_at_ms), NEVER) INTO tokens, remainder
                 FROM headgate.slots s
@@ -146,6 +157,7 @@ BEGIN
           END IF;
           capacity := wanted_capacity; refill := wanted_refill; period := wanted_period;
           changed[i] := changed[i] OR adopts;
+          freed[(p - first) / 6] := true;
         END IF;
       END IF;
       IF adopts THEN
@@ -159,9 +171,15 @@ BEGIN
           mine := coalesce((SELECT s.held_milli FROM headgate.slots s
             WHERE s.key = keys[i] AND s.limit_name = names[i] AND s.lease_id = lease AND s.expires_at_ms > settled), 0);
         END IF;
-        own[(p - first) / 6] := mine;
-        IF mode = TAKE AND (blocked > settled OR amount > capacity OR (amount > 0 AND tokens + amount > capacity)) THEN
+        IF place >= 0 AND NOT anew THEN
+          before := headgate.place_of(keys[i], names[i], lease, settled);
+          ahead := headgate.wanted_before(keys[i], names[i], before, settled);
+        END IF;
+        own[(p - first) / 6] := mine; befores[(p - first) / 6] := before; aheads[(p - first) / 6] := ahead;
+        IF mode = TAKE
+            AND (blocked > settled OR amount > capacity OR (amount > 0 AND tokens + ahead + amount > capacity)) THEN
           passed := 0;
+          waits := waits AND amount <= capacity;
         END IF;
       ELSIF mode = TAKE THEN
         -- What there is, and what there will be until one has waited long enough.
@@ -175,13 +193,15 @@ BEGIN
         END IF;
         IF blocked - settled > max_wait OR amount > capacity OR budget < amount THEN
           passed := 0;
+          waits := false;
         ELSIF amount > 0 THEN
           passed := least(passed, budget / amount);
         END IF;
       END IF;
       IF mode = PEEK THEN
-        out := out || CASE WHEN p = first THEN ARRAY[many] END || ARRAY[capacity, refill, period, tokens, settled,
-          CASE WHEN refill = 0 THEN headgate.fits_at(keys[i], names[i], amount, tokens, capacity, settled)
+        out := out || CASE WHEN p = first THEN ARRAY[many] END || ARRAY[capacity, refill, period,
+          tokens + ahead, settled, CASE WHEN refill = 0
+            THEN headgate.fits_at(keys[i], names[i], amount, tokens + ahead, capacity, settled, before)
             ELSE remainder END, blocked, revision, CASE WHEN refill = 0 THEN mine ELSE 0 END];
       END IF;
     END LOOP;
@@ -192,10 +212,13 @@ BEGIN
       FOR p IN first .. after - 1 BY 6 LOOP
         i := asked[p]; amount := asked[p + 4];
         capacity := capacities[i]; refill := refills[i]; tokens := all_tokens[i]; settled := all_settled[i];
-        mine := CASE WHEN refill = 0 THEN own[(p - first) / 6] ELSE 0 END;
+        mine := 0; ahead := 0; before := 0;
+        IF refill = 0 THEN
+          mine := own[(p - first) / 6]; ahead := aheads[(p - first) / 6]; before := befores[(p - first) / 6];
+        END IF;
         IF NOT whole THEN
-          out := out || ARRAY[capacity, refill, periods[i], tokens, settled,
-            CASE WHEN refill = 0 THEN headgate.fits_at(keys[i], names[i], amount, tokens, capacity, settled)
+          out := out || ARRAY[capacity, refill, periods[i], tokens + ahead, settled, CASE WHEN refill = 0
+              THEN headgate.fits_at(keys[i], names[i], amount, tokens + ahead, capacity, settled, before)
               ELSE remainders[i] END, blocks[i], revisions[i], mine];
         END IF;
         IF mode = PENALIZE THEN
@@ -217,9 +240,20 @@ BEGIN
             all_tokens[i] := tokens + budget - mine;
             remainders[i] := least(remainders[i], settled + asked[p + 3]);
             changed[i] := true;
+            freed[(p - first) / 6] := freed[(p - first) / 6] OR budget < mine;
             IF whole THEN
               tokens := all_tokens[i];
             END IF;
+          END IF;
+          IF waits AND passed = 0 AND amount > 0 THEN
+            PERFORM headgate.queue_up(keys[i], names[i], lease, amount, settled, settled + place,
+              leases[asked[at + 5] + 1]);
+          ELSIF mode = TAKE OR mode = FORCE THEN
+            DELETE FROM headgate.waiting w WHERE w.key = keys[i] AND w.limit_name = names[i] AND w.lease_id = lease;
+            freed[(p - first) / 6] := freed[(p - first) / 6] OR (FOUND AND (mode = FORCE OR passed = 0));
+          END IF;
+          IF freed[(p - first) / 6] AND blocks[i] <= settled THEN
+            PERFORM headgate.wake(keys[i], names[i], capacity - all_tokens[i], capacity, settled);
           END IF;
         ELSIF mode = TAKE THEN
           IF passed > 0 THEN
@@ -245,7 +279,7 @@ BEGIN
           changed[i] := true;
         END IF;
         IF whole THEN
-          out := out || CASE WHEN refill = 0 THEN capacity - tokens ELSE tokens END;
+          out := out || CASE WHEN refill = 0 THEN capacity - tokens - ahead ELSE tokens END;
         END IF;
       END LOOP;
     END IF;

@@ -1,26 +1,33 @@
 -- What the table of slots is to settle(), which has locked the row that they belong to.
 
--- When so many have run out that the amount fits; 0 if it does now, or never will.
+-- When so many have run out that the amount fits; 0 if it does now, or never will. What is wanted at places before a place
+-- counts as held until these expire.
+DROP FUNCTION IF EXISTS headgate.fits_at(text, text, bigint, bigint, bigint, bigint);
 CREATE OR REPLACE FUNCTION headgate.fits_at(
-  of_key text, of_name text, amount bigint, held bigint, capacity bigint, settled bigint
+  of_key text, of_name text, amount bigint, taken bigint, capacity bigint, settled bigint, before bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-  IF amount <= 0 OR amount > capacity OR amount + held <= capacity THEN
+  IF amount <= 0 OR amount > capacity OR amount + taken <= capacity THEN
     RETURN 0;
   END IF;
   RETURN (
-    SELECT run_out.expires_at_ms
+    SELECT run_out.ends
     FROM (
-      SELECT s.expires_at_ms, sum(s.held_milli) OVER (ORDER BY s.expires_at_ms) AS free
-      FROM headgate.slots s WHERE s.key = of_key AND s.limit_name = of_name AND s.expires_at_ms > settled
+      SELECT t.ends, sum(t.milli) OVER (ORDER BY t.ends) AS free FROM (
+        SELECT s.expires_at_ms, s.held_milli FROM headgate.slots s
+          WHERE s.key = of_key AND s.limit_name = of_name AND s.expires_at_ms > settled
+        UNION ALL
+        SELECT w.expires_at_ms, w.wanted_milli FROM headgate.waiting w
+          WHERE w.key = of_key AND w.limit_name = of_name AND w.expires_at_ms > settled AND w.place < before
+      ) AS t (ends, milli)
     ) AS run_out
-    WHERE run_out.free >= amount + held - capacity ORDER BY run_out.free LIMIT 1
+    WHERE run_out.free >= amount + taken - capacity ORDER BY run_out.free LIMIT 1
   );
 END
 $$;
 
--- Tells those who listen that slots have come free. To notify takes a lock that all of the server shares, so nobody
--- does for nothing: who listens (hearing.py) holds a lock that says so. Both know the place by a hash.
+-- Tells clients of functions before revision 3, which knew no queue, that slots have come free. To notify takes a lock that all of the server shares, so nobody
+-- does for nothing: who listens holds a lock that says so. Both know the place by a hash.
 CREATE OR REPLACE FUNCTION headgate.tell(of_key text, of_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   place CONSTANT text := left(encode(sha256(convert_to(of_key || ' ' || of_name, 'UTF8')), 'hex'), 32);
