@@ -102,6 +102,23 @@ def crowds(draw: st.DrawFn) -> History:
 
 
 @st.composite
+def queues(draw: st.DrawFn) -> History:
+    """More leases than slots, most of which wait: for one limit, or for two at once."""
+    limits = [Limit.concurrent("x", 2, 60), Limit.concurrent("y", 1, 60)]
+    history = []
+    for _ in range(draw(st.integers(5, 20))):
+        mode = draw(st.sampled_from([Mode.TAKE, Mode.TAKE, Mode.TAKE, Mode.TAKE, Mode.FORCE, Mode.FORCE, Mode.PEEK]))
+        slots = -2 if mode is Mode.FORCE else draw(st.sampled_from([1, 1, 1, 2]))
+        chosen = draw(st.sampled_from([limits[:1], limits[:1], limits]))
+        parts = tuple(Part(0, limit, slots * MILLI) for limit in chosen)
+        place_ms = draw(st.sampled_from([0, OVERTAKES, 1500, 1500, 1500, 30_000])) if mode is Mode.TAKE else 0
+        lease_id = draw(st.sampled_from(["l1", "l2", "l3", "l4", "l5"]))
+        request = Request(mode, ("a",), parts, lease_id=lease_id, place_ms=place_ms)
+        history.append((draw(st.sampled_from([0, 0, 1, 400])), [request]))
+    return history
+
+
+@st.composite
 def alternations(draw: st.DrawFn) -> History:
     """Limits of one name that take turns on a bucket: larger and smaller, faster and slower, of all revisions.
 

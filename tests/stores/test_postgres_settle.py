@@ -22,6 +22,7 @@ from settle_histories import (
     limits,
     milli,
     periods_ms,
+    queues,
     steps_ms,
     ttls_ms,
 )
@@ -186,6 +187,12 @@ def test_every_plain_history_equals_core(store: Store, history: History) -> None
 @example([(0, [OWING] * 200 + [SMALLEST]), (5, [OWING, SMALLEST, OWING])])
 @LIGHTLY
 def test_limits_that_take_turns_equal_core(store: Store, history: History) -> None:
+    check_equals_core(store, history)
+
+
+@given(queues())
+@LIGHTLY
+def test_every_queue_equals_core(store: Store, history: History) -> None:
     check_equals_core(store, history)
 
 

@@ -9,7 +9,18 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from settle_histories import DAY, LARGEST, alternations, concurrent, crowds, histories, limits, milli, periods_ms
+from settle_histories import (
+    DAY,
+    LARGEST,
+    alternations,
+    concurrent,
+    crowds,
+    histories,
+    limits,
+    milli,
+    periods_ms,
+    queues,
+)
 
 from headgate import Limit
 from headgate.core.bucket import Bucket
@@ -186,6 +197,12 @@ def used(store: Store, namespace: str, now_ms: int) -> dict[tuple[str, str, int]
 @example([(0, [OWING] * 200 + [SMALLEST]), (5, [OWING, SMALLEST, OWING])])
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_limits_that_take_turns_equal_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
+    check_equals_core(store, history)
+
+
+@given(queues())
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_queue_equals_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
     check_equals_core(store, history)
 
 

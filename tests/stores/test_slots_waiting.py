@@ -135,6 +135,21 @@ def test_the_first_in_the_queue_is_told_and_nobody_else(server: Servers, store: 
     here.close()
 
 
+def test_a_waiter_that_gives_up_lets_the_next_one_in(server: Servers, store: Store) -> None:
+    here: Any = open_store(server.url, 10.0)
+    told = threading.Event()
+    here.hearing.hear("c", told.set)
+    eventually(lambda: here.hearing.listener, "it listens")
+    assert passes(store, take("a", limit=TWO))
+    assert not passes(here, take("b", PLACE_MS, 2, TWO))
+    assert not passes(here, take("c", PLACE_MS, 1, TWO))
+    told.clear()
+    give_back(here, take("b", 0, 2, TWO))
+    assert told.wait(PATIENCE_SECONDS)
+    assert passes(here, take("c", PLACE_MS, 1, TWO))
+    here.close()
+
+
 def test_a_waiter_whose_process_is_gone_loses_its_place(server: Servers, store: Store) -> None:
     gone: Any = open_store(server.url, 10.0)
     gone.hearing.hear("b", lambda: None)

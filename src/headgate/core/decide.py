@@ -111,8 +111,6 @@ def decide(request: Request, states: Sequence[State], now_ms: int) -> Answer:
     for state, amount_milli, _ in looked:
         if mode is FORCE:
             state.force(amount_milli)
-            if isinstance(state, Slots):
-                state.leave()
         elif mode is PENALIZE:
             state.penalize(block_ms, keep_milli)
         elif mode is LOWER:
@@ -130,14 +128,16 @@ def take(parts: Parts, states: Sequence[State], now_ms: int, max_wait_ms: int = 
     if allowed:
         for state, amount_milli, _ in looked:
             state.take(amount_milli)
-    _queue_up(looked, waits=not allowed and longest is not None, max_wait_ms=max_wait_ms)
+    else:
+        _queue_up(looked, max_wait_ms)
     return _answer(allowed, longest, looked)
 
 
-def _queue_up(looked: list[tuple[State, int, int | None]], *, waits: bool, max_wait_ms: int) -> None:
-    """Keep a place for slots if they are all that is missing."""
-    if waits:
-        waits = all(isinstance(state, Slots) or (wait_ms or 0) <= max_wait_ms for state, _, wait_ms in looked)
+def _queue_up(looked: list[tuple[State, int, int | None]], max_wait_ms: int) -> None:
+    """Keep a place for slots if they are all that is missing, and give it up if not."""
+    waits = all(
+        wait_ms is not None and (isinstance(state, Slots) or wait_ms <= max_wait_ms) for state, _, wait_ms in looked
+    )
     for state, amount_milli, _ in looked:
         if isinstance(state, Slots):
             if waits and amount_milli > 0 and state.place_ms > 0:

@@ -107,10 +107,12 @@ class Slots:
         return until_ms
 
     def take(self, amount_milli: int) -> None:
+        self.leave()
         self._hold(amount_milli + self.holders.get(self.lease_id, (0, 0))[0])
 
     def force(self, amount_milli: int) -> None:
         """Give back (a negative amount) what the lease still holds, and no more. Slots are never taken by force."""
+        self.leave()
         held_milli = self.holders.get(self.lease_id, (0, 0))[0]
         if held_milli and amount_milli < 0:
             self._hold(held_milli + amount_milli)

@@ -20,6 +20,7 @@ from .chain import Chain, Shape, own_amounts
 from .config import chain_plan
 from .hold import Hold, LeaseRecord, OnLost, mark, new_lease_id
 from .levels import merge
+from .line import Wish as Places
 from .line import pause, slots_of
 from .namespaces import register_plan
 
@@ -216,13 +217,23 @@ def _settle_plan(
     Tokens are reserved.
     """
     wish = slots_of(request) if request.max_wait_ms and request.lease_id else None
-    if wish and settle is Settle and limiter._lines.place_ms():
+    if not wish:
+        asked_at = time.monotonic()
+        return (yield from settle(request)), asked_at, request.max_wait_ms, False
+    if settle is Settle and limiter._lines.place_ms():
         return (yield from _queue_plan(limiter, request))
+    return (yield from _line_plan(limiter, request, wish, settle))
+
+
+def _line_plan(
+    limiter: BaseLimiter, request: Request, wish: Places, settle: Callable[[Request], Call[Answer]]
+) -> Plan[tuple[Answer, float, int, bool]]:
+    """In the line of this process."""
     asked_at = time.monotonic()
     answer = None
-    if not wish or not limiter._lines.waiting(wish):
+    if not limiter._lines.waiting(wish):
         answer = yield from settle(request)
-        if not wish or not _lacks_only_slots(request, answer):
+        if not _lacks_only_slots(request, answer):
             return answer, asked_at, request.max_wait_ms, False
     left = _Left(limiter, request, asked_at)
     ticket = limiter._lines.join(wish)
@@ -244,7 +255,7 @@ def _settle_plan(
 
 
 def _queue_plan(limiter: BaseLimiter, request: Request) -> Plan[tuple[Answer, float, int, bool]]:
-    """The same where the store keeps a queue. Whatever ends the wait gives the place up."""
+    """In the queue of the store. Whatever ends the wait gives the place up."""
     lines, asked_at = limiter._lines, time.monotonic()
     asked_as = lines.listener()
     left = _Left(limiter, request, asked_at)
