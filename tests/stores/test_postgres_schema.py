@@ -144,6 +144,27 @@ def test_a_role_that_may_do_nothing_else(postgres_server: PostgresServer, schema
         postgres_server.execute("DROP ROLE app")
 
 
+def test_a_role_with_the_grants_of_before_may_use_the_queue_after_an_upgrade(
+    postgres_server: PostgresServer, schema: str
+) -> None:
+    setup(f"{postgres_server.url}?schema={schema}")
+    postgres_server.execute(f"DROP TABLE {schema}.waiting")
+    postgres_server.execute(f"UPDATE {schema}.version SET functions = 2")
+    postgres_server.execute("CREATE ROLE app LOGIN")
+    try:
+        with postgres_server.connect() as connection:
+            connection.execute(GRANTS.format(schema=schema).encode())
+        setup(f"{postgres_server.url}?schema={schema}")
+        with SyncRateLimiter(f"{postgres_server.url_of('app')}?schema={schema}") as limiter:
+            slots = [Limit.concurrent("x", 1)]
+            with limiter.acquire("e", "r", {"x": 1}, slots):
+                assert not limiter.try_acquire("e", "r", {"x": 1}, slots, max_wait=0.05)
+            assert limiter.try_acquire("e", "r", {"x": 1}, slots)
+    finally:
+        postgres_server.execute("DROP OWNED BY app")
+        postgres_server.execute("DROP ROLE app")
+
+
 def use_everything(limiter: SyncRateLimiter) -> None:
     limiter.set_system_defaults(RPM)
     limiter.create_entity("e")

@@ -8,8 +8,8 @@ does nothing.
 A wait for a slot is the time until enough of them run out if nobody gives back or renews. It may be shorter, or longer:
 unlike tokens, slots cannot be reserved.
 
-A take that was refused for want of slots can keep a place in the queue for them. What those ahead want counts as held,
-until their places expire: so slots are given in the order of the queue, and a caller without a place comes last.
+A take that was refused for want of slots can keep a place in the queue for them. What the waiters ahead want counts as
+held until their places expire. So slots are given in the order of the queue, and a caller without a place comes last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from operator import itemgetter
 from .limit import Limit
 
 NEVER_MS = 1 << 62
-OVERTAKES = -1  # as `place_ms`: it keeps no place, and passes those that do
+OVERTAKES = -1  # as `place_ms`: it keeps no place, and ignores the queue
 _until = itemgetter(1)
 
 
@@ -83,7 +83,7 @@ class Slots:
 
     @property
     def _taken_milli(self) -> int:
-        """What is held, and what those ahead in the queue want."""
+        """What is held, and what the waiters ahead want."""
         return self.held_milli + sum(milli for milli, _ in self._ahead) if self._ahead else self.held_milli
 
     def wait_ms(self, amount_milli: int) -> int | None:

@@ -108,7 +108,7 @@ class Store(Protocol):
 
 
 class Ear(Protocol):
-    """Somebody who waits for slots. `hears`: it will be told, so that there is no need to ask the store in between."""
+    """A waiter for slots. `hears`: the store will call it, so that there is no need to ask in between."""
 
     @property
     def hears(self) -> bool: ...
@@ -120,8 +120,8 @@ class Hearing(Protocol):
 
     @property
     def listener(self) -> str:
-        """The name by which the store tells waiters here to ask again; nothing if it cannot. When it changes, all of
-        them are told to, so that the store knows them by the new one."""
+        """The name under which this process hears about its waiters; nothing if it cannot. When it changes, all of
+        them are called, so that they ask again under the new one."""
 
     def hear(self, lease_id: str, heard: Callable[[], None]) -> Ear:
         """Call `heard` whenever the take of that lease may pass now. A blocking store calls it in another thread, the

@@ -1,7 +1,7 @@
-"""A thread that hears who is next in a queue for slots, for stores of both kinds.
+"""A thread that learns from the server who is next in a queue for slots, for stores of both kinds.
 
-It has one connection of its own to the server, only while somebody waits, whatever their number. The server knows it by
-the name of its listener: it tells it the lease ids of those who should ask again, and notices when it is gone.
+It has one connection of its own, open only while there are waiters, whatever their number. The server knows it by the
+name of its listener. It sends the lease ids of the waiters that should ask again, and notices when the connection is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from ..core.errors import HeadgateError, RateLimiterUnavailable
 from .contract import Ear
 
-LINGER_SECONDS = 10.0  # a connection stays when nobody waits any more: others will soon
+LINGER_SECONDS = 10.0  # a connection stays open after the last waiter: the next will come soon
 AGAIN_SECONDS = 1.0  # after one was lost
 MOST_EARLY = 1024
 
@@ -120,7 +120,7 @@ class Hearing:
 
 
 class LoopHearing:
-    """The same for coroutines: who waits is told in its event loop."""
+    """The same for coroutines: calls waiters in their event loop."""
 
     def __init__(self, hearing: Hearing) -> None:
         self._hearing = hearing
@@ -153,7 +153,7 @@ class _Session(threading.Thread):
         self._over = self._ending = False
         self.listener = ""
         self.connecting = True  # for the first time
-        self.useless = False  # the server cannot tell us anything
+        self.useless = False  # the server cannot send us anything
 
     def wake(self) -> bool:
         """False: it is over, and hears no more."""

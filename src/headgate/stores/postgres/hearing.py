@@ -1,7 +1,7 @@
-"""Being told who is next in a queue for slots (functions/queue.sql): a session that listens on a channel of its own.
+"""Learning who is next in a queue for slots (functions/queue.sql): a session that listens on a channel of its own.
 
-It holds a lock as long as it lives, so that others see whether it does. It has to be directly with the server: behind
-PgBouncer in transaction mode there is none, unless the URL says where (`listen=`).
+It holds a lock as long as it lives, so that others see whether it does. It needs a direct connection: behind PgBouncer
+in transaction mode there is none, unless the URL names one (`listen=`).
 """
 
 from __future__ import annotations

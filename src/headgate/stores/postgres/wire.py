@@ -39,7 +39,7 @@ class Batch:
     __slots__ = ("_entries", "_size", "arguments", "looks", "plain", "repeatable")
 
     def __init__(self, requests: Sequence[Request], listener: str = "") -> None:
-        """`listener`: for whom those who wait for slots are told, or nothing."""
+        """`listener`: the name under which this process hears about its waiters for slots, or nothing."""
         self._entries = _merged(requests)
         self._size = len(requests)
         self.plain = len(self._entries) == 1 and _is_plain(requests[0])

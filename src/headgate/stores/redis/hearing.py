@@ -1,4 +1,4 @@
-"""Being told who is next in a queue for slots (queue.lua): a subscription to the channel of a listener.
+"""Learning who is next in a queue for slots (queue.lua): a subscription to the channel of a listener.
 
 A cluster has none: its nodes count only their own subscribers, and would take the others for dead.
 """

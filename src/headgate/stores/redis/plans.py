@@ -25,7 +25,7 @@ from .wire import Batch, Encoder, read_row, read_usage
 
 class Plans(StoredPlans):
     def __init__(self, settings: Settings, listener: Callable[[], str]) -> None:
-        """`listener`: for whom those who wait for slots are told, or nothing."""
+        """`listener`: the name under which this process hears about its waiters for slots, or nothing."""
         super().__init__(settings)
         self._cold_milli = settings.cold_milli
         self._listener = listener

@@ -1,5 +1,5 @@
--- A part of other scripts. Who waits for slots is beside the row too, packed as one list in the order of the queue: lease
--- id, listener, thousandths wanted, when the place expires, ... A listener is a process that has subscribed to its channel.
+-- A part of other scripts. The waiters for slots are beside the row too, packed as one list in the order of the queue:
+-- lease id, listener, thousandths wanted, when the place expires, ... A listener is the name of a subscribed channel.
 
 local PLACE = 4
 
@@ -13,8 +13,8 @@ local function drop(queue, n)
   end
 end
 
--- Tells those at the head of the queue whose slots are free to ask again; whether any place was dropped. A listener that
--- nobody is behind is dead. If the server forbids to publish, they ask by themselves.
+-- Tells the waiters at the head of the queue whose slots are free to ask again. Returns whether any place was dropped: a
+-- channel without subscribers means that its process is dead. If the server forbids to publish, waiters poll.
 local function wake(queue, free, capacity)
   local n, dropped = 1, false
   while queue[n] and (queue[n + 2] <= free or queue[n + 2] > capacity) do

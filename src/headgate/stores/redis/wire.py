@@ -76,8 +76,8 @@ class Batch:
 
 
 class Encoder:
-    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: for whom those who wait
-    for slots are told, or nothing."""
+    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: the name under which
+    this process hears about its waiters for slots, or nothing."""
 
     def __init__(self, keys: Keys, cold_milli: int, kept_ms: int = 0, listener: Callable[[], str] = lambda: "") -> None:
         self._keys = keys

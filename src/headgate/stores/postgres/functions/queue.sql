@@ -1,5 +1,5 @@
--- Who waits for slots, in the order of their places. Whoever holds the lock on the row of a bucket may change what is here
--- of the same key and limit. After a crash all ask again.
+-- The waiters for slots, in the order of their places. The lock on the row of a bucket covers the places of the same key
+-- and limit. After a crash all waiters ask again.
 CREATE UNLOGGED TABLE IF NOT EXISTS headgate.waiting (
   key           text   COLLATE "C" NOT NULL,
   limit_name    text   COLLATE "C" NOT NULL,
@@ -7,7 +7,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS headgate.waiting (
   place         bigint GENERATED ALWAYS AS IDENTITY,
   wanted_milli  bigint NOT NULL,
   expires_at_ms bigint NOT NULL,
-  listener      text   NOT NULL, -- for whom to notify, or ''
+  listener      text   NOT NULL, -- the channel to notify, or ''
   PRIMARY KEY (key, limit_name, lease_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -52,8 +52,8 @@ BEGIN
 END
 $$;
 
--- Notifies those at the head of the queue whose slots are free to ask again. A listener holds a lock that says that it is
--- there (hearing.py): one that does not is dead, and loses its place.
+-- Notifies the waiters at the head of the queue whose slots are free, so that they ask again. A listener holds a lock as
+-- long as it lives (hearing.py). Without that lock the waiter is dead, and loses its place.
 CREATE OR REPLACE FUNCTION headgate.wake(of_key text, of_name text, free bigint, capacity bigint, settled bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -131,7 +131,10 @@ BEGIN
     GET DIAGNOSTICS more = ROW_COUNT;
     removed := removed + more;
   END IF;
-  DELETE FROM headgate.waiting w WHERE w.key >= begins AND w.key < ends;
+  DELETE FROM headgate.waiting WHERE (key, limit_name, lease_id) IN (
+    SELECT w.key, w.limit_name, w.lease_id FROM headgate.waiting w WHERE w.key >= begins AND w.key < ends
+    FOR UPDATE SKIP LOCKED
+  );
   IF removed < most THEN
     DELETE FROM headgate.usage WHERE (key, limit_name, hour) IN (
       SELECT u.key, u.limit_name, u.hour FROM headgate.usage u WHERE u.key >= begins AND u.key < ends
