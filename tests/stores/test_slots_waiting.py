@@ -282,7 +282,7 @@ def test_without_leave_to_use_channels_waiters_poll(redis_server: RedisServer) -
         decisions[0].lease.commit()
 
 
-def test_in_a_cluster_waiters_are_served_in_order_and_none_starves(redis_cluster: RedisCluster) -> None:
+def test_in_a_cluster_no_waiter_starves(redis_cluster: RedisCluster) -> None:
     """Some of them need slots on two nodes, which have no queue together."""
     for one in redis_cluster.servers:
         one.command("FLUSHALL")

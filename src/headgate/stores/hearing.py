@@ -1,7 +1,7 @@
 """A thread that learns from the server who is next in a queue for slots, for stores of both kinds.
 
 It has one connection of its own, open only while there are waiters, whatever their number. The server knows it by the
-name of its listener. It sends the lease ids of the waiters that should ask again, and notices when the connection is gone.
+name of its listener. It sends the lease ids of the waiters that should ask again, and notices when the connection ends.
 """
 
 from __future__ import annotations
