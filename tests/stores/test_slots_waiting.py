@@ -174,6 +174,7 @@ def test_a_place_that_is_not_kept_up_expires(store: Store) -> None:
 
 def test_what_was_told_before_the_waiter_was_ready_is_not_lost() -> None:
     hearing = Hearing(lambda listener: None, (), 1.0)
+    hearing.close()  # so that no thread wakes the waiters as well
     hearing.tell(["early", *(f"l{number}" for number in range(MOST_EARLY - 1))])
     told = threading.Event()
     hearing.hear("early", told.set)
@@ -184,6 +185,7 @@ def test_what_was_told_before_the_waiter_was_ready_is_not_lost() -> None:
 
 def test_a_waiter_known_by_another_listener_asks_again_at_once() -> None:
     hearing = Hearing(lambda listener: None, (), 1.0)
+    hearing.close()  # so that no thread wakes the waiters as well
     lines = line.Lines(threading.Event, shared=True, hearing=hearing)
     with lines.queued("l", "the one before") as waiter:
         assert waiter.bell.is_set()  # type: ignore[attr-defined]
