@@ -29,7 +29,7 @@ SLOWEST, FASTEST = 0.25, 0.05
 # In a queue of the store. A place outlives two times of asking: one may fail.
 REFRESH_SECONDS, PLACE_MS = 10.0, 25_000
 UNTOLD_PLACE_MS = 3_000  # while the store cannot tell us, and we ask every SLOWEST seconds at least
-CONNECTING_SECONDS = 1.0
+CONNECTING_SECONDS = 2.0
 LEFT_TO_OTHERS = 8  # every so many times
 
 
