@@ -88,10 +88,20 @@ def force(store: Any, limit: Limit, amount: int, now_ms: int = START_MS) -> None
     store.settle([request(limit, amount, FORCE)], now_ms)
 
 
-def place_of(store: Any, shard: int = 0, namespace: str = "n") -> Place:
+def place_of(store: Any, shard: int = 0, namespace: str = "n", entity: str = "e") -> Place:
     """The item of a shard of `n/e#r`."""
-    return Place(store._plans.namespaces.known(namespace), "e", "r", shard)
+    return Place(store._plans.namespaces.known(namespace), entity, "r", shard)
 
 
 def split(store: Any, shard: int = 0, namespace: str = "n") -> int:
     return int(store._run(store._plans.shards.split_plan(place_of(store, shard, namespace))))
+
+
+def spread(store: Any, limit: Limit, shards: int, entity: str = "e", now_ms: int = START_MS) -> None:
+    """A bucket of which nothing is taken, over so many items."""
+    store.settle([request(limit, 0, FORCE, f"n/{entity}#r")], now_ms)
+    count = 1
+    while count < shards:
+        for shard in range(count):
+            store._run(store._plans.shards.split_plan(place_of(store, shard, entity=entity)))
+        count *= 2

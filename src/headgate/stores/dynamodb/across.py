@@ -1,105 +1,35 @@
 """A request on all shards of its buckets: one too large for a single shard, or refused by it, or a look at all.
 
-All shards are read, the request is decided on their sum, and what it takes of each is written in one transaction.
+All shards are read, the request is decided on their sum, and what it takes of each is written in one transaction: all
+of it, or nothing. A transaction has room for 100 items, and a level has at most 64. What is more is written one level
+after the other, each in a transaction of its own, and so each once. What a take has taken of some levels is given back
+if another one refuses.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 
-from ...core.bucket import Bucket
-from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request
-from ...core.errors import Contended
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request, refund
+from ...core.errors import Contended, HeadgateError
 from ...plan import Plan, Sleep
 from .bucket_ledger import BucketLedger
 from .cache import Cache
 from .deliver import Deliverer
+from .exchange import MoreTime
 from .forms import Place, Write
 from .hours import Hours
 from .ledger import Ledger
+from .pool import Pool
 from .reads import read_items_plan
 from .rows import NEW, Row, has_buckets, read_row
-from .writer import Writer
+from .writer import TOGETHER, Writer, Writes
+
+log = logging.getLogger("headgate")
 
 _TRIES = 12
-
-
-class Pool:
-    """All shards of the buckets of an entity on a resource."""
-
-    def __init__(self, ledgers: Sequence[BucketLedger]) -> None:
-        self.ledgers = ledgers
-
-    def buckets(self, part: Part) -> list[Bucket]:
-        return [ledger.bucket(part) for ledger in self.ledgers]
-
-    def wait_ms(self, part: Part) -> int | None:
-        """The first moment at which all shards together have the amount."""
-        buckets = self.buckets(part)
-        if part.amount_milli > sum(bucket.limit.capacity_milli // one.shards for one, bucket in self._both(buckets)):
-            return None
-        blocked = max(bucket.blocked_until_ms - bucket.settled_at_ms for bucket in buckets)
-        low, high = max(0, blocked), max(bucket.full_at_ms() - bucket.settled_at_ms for bucket in buckets)
-        while low < high:
-            middle = (low + high) // 2
-            if sum(self._there(buckets, middle)) >= part.amount_milli:
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def _both(self, buckets: list[Bucket]) -> zip[tuple[BucketLedger, Bucket]]:
-        return zip(self.ledgers, buckets)
-
-    def _there(self, buckets: list[Bucket], wait_ms: int) -> list[int]:
-        """What each shard has in a while, in millitokens as they are."""
-        found = []
-        for ledger, bucket in self._both(buckets):
-            later = copy(bucket)
-            later.settle(bucket.settled_at_ms + wait_ms)
-            found.append(later.tokens_milli // ledger.shards)
-        return found
-
-    def available_milli(self, part: Part) -> int:
-        buckets = self.buckets(part)
-        if any(bucket.blocked_until_ms > bucket.settled_at_ms for bucket in buckets):
-            return min(0, sum(self._there(buckets, 0)))
-        return sum(self._there(buckets, 0))
-
-    def take(self, part: Part, wait_ms: int, *, evenly: bool) -> None:
-        """Of as few shards as can be: those that have the most. Or `evenly`, which leaves in each something for those
-        who take of it meanwhile."""
-        there = self._there(self.buckets(part), wait_ms)
-        left = part.amount_milli
-        total = sum(has for has in there if has > 0)
-        for ledger, has in sorted(zip(self.ledgers, there), key=lambda one: -one[1]):
-            some = min(left, -(-part.amount_milli * has // total) if evenly and total else has)
-            if some > 0:
-                ledger.insists = ledger.insists or wait_ms > 0
-                ledger.move(part, some, FORCE if wait_ms else TAKE)
-                left -= some
-
-    def force(self, part: Part) -> None:
-        """Of every shard its share, and the rest of the first."""
-        shares = [part.amount_milli // ledger.shards for ledger in self.ledgers]
-        shares[0] += part.amount_milli - sum(shares)
-        for ledger, share in zip(self.ledgers, shares):
-            ledger.move(part, share)
-
-    def lower(self, part: Part) -> None:
-        """So that all together have the amount, if they have more: each keeps its share of it. Debts stay."""
-        there = self._there(self.buckets(part), 0)
-        if sum(there) < part.amount_milli:
-            return
-        total = sum(has for has in there if has > 0)
-        left = max(0, part.amount_milli) - sum(has for has in there if has < 0)
-        for ledger, has in zip(self.ledgers, there):
-            if has > 0:
-                share = left * has // total  # never more than it has: of what is left, no more is to be kept
-                ledger.move(part, share, LOWER)
-                left, total = left - share, total - has
 
 
 class Across:
@@ -110,26 +40,68 @@ class Across:
         self._writer = writer
 
     def settle_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer]:
+        """`places`: an item of each level, whichever."""
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
-            answer = _decide(request, pools, evenly=turn > 0)
+            answer = _decide(request, pools, again=turn > 0)
             ledgers = [ledger for pool in pools for ledger in pool.ledgers]
             writes: dict[Ledger, Write] = {ledger: write for ledger in ledgers if (write := ledger.write())}
-            news = yield from self._writer.round_plan(writes, [])
-            for ledger in ledgers:
-                known = news[ledger].row if ledger in news else ledger.row
-                if known is not None and known is not NEW:
-                    self._cache.put(ledger.place, known, ledger.seen_at_ms)
-                    self._hours.notice(ledger.place, known, now_ms)
-                else:
-                    self._cache.forget(ledger.place)
-            for one in news.values():
-                if one.error is not None:
-                    raise one.error
-            if all(one.done for one in news.values()):
+            if len(writes) <= TOGETHER:
+                if (yield from self._write_plan(ledgers, writes, now_ms)):
+                    return answer
+            elif answer.allowed:
+                by_levels = yield from self._by_levels_plan(request, places, now_ms)
+                if by_levels is not None:
+                    return by_levels
+            else:
+                yield from self._by_levels_plan(_only_limits(request), places, now_ms)
                 return answer
             yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
         raise Contended("too many others write to the same buckets of DynamoDB at once")
+
+    def _write_plan(self, ledgers: Sequence[Ledger], writes: Writes, now_ms: int) -> Plan[bool]:
+        """All of it or nothing: whether it was done."""
+        news = yield from self._writer.round_plan(writes, [])
+        for ledger in ledgers:
+            known = news[ledger].row if ledger in news else ledger.row
+            if known is not None and known is not NEW:
+                self._cache.put(ledger.place, known, ledger.seen_at_ms)
+                self._hours.notice(ledger.place, known, now_ms)
+            else:
+                self._cache.forget(ledger.place)
+        for one in news.values():
+            if one.error is not None:
+                raise one.error
+        return all(one.done for one in news.values())
+
+    def _by_levels_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer | None]:
+        """One level after the other. None: one of them refuses by now, and nothing was taken."""
+        levels: dict[Part, Level] = {}
+        taken: list[tuple[Request, Place]] = []
+        for level, place in enumerate(places):
+            parts = [part for part in request.parts if part.level == level]
+            alone = request._replace(parts=tuple(part._replace(level=0) for part in parts))
+            try:
+                answer = yield from self.settle_plan(alone, [place], now_ms)
+            except HeadgateError:
+                yield from self._give_back_plan(taken, now_ms)
+                raise
+            if request.mode is TAKE:
+                if not answer.allowed:
+                    yield from self._give_back_plan(taken, now_ms)
+                    return None
+                taken.append((alone, place))
+            levels |= zip(parts, answer.levels)
+        in_order = [levels[part] for part in request.parts]
+        return Answer(request.mode is not RENEW, longest_of(in_order), in_order)
+
+    def _give_back_plan(self, taken: Sequence[tuple[Request, Place]], now_ms: int) -> Plan[None]:
+        for request, place in taken:
+            yield from MoreTime()
+            try:
+                yield from self.settle_plan(refund(request), [place], now_ms)
+            except HeadgateError as error:
+                log.warning("what was taken of %r in vain could not be given back: %s", place.pk, error)
 
     def pools_plan(self, places: Sequence[Place], now_ms: int) -> Plan[list[Pool]]:
         firsts = [place._replace(shard=0) for place in places]
@@ -158,7 +130,7 @@ class Across:
         return ledger
 
 
-def _decide(request: Request, pools: Sequence[Pool], *, evenly: bool) -> Answer:
+def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
     waits = [None if request.mode is RENEW else pools[part.level].wait_ms(part) for part in request.parts]
     longest = None if None in waits else max((wait or 0 for wait in waits), default=0)
     allowed = request.mode not in (TAKE, RENEW) or (longest is not None and longest <= request.max_wait_ms)
@@ -166,7 +138,7 @@ def _decide(request: Request, pools: Sequence[Pool], *, evenly: bool) -> Answer:
         for part, wait_ms in zip(request.parts, waits):
             pool = pools[part.level]
             if request.mode is TAKE:
-                pool.take(part, wait_ms or 0, evenly=evenly)
+                pool.take(part, wait_ms or 0, again=again)
             elif request.mode is FORCE:
                 pool.force(part)
             elif request.mode is LOWER:
@@ -180,3 +152,18 @@ def _decide(request: Request, pools: Sequence[Pool], *, evenly: bool) -> Answer:
             for ledger in pool.ledgers:
                 ledger.begin()
     return Answer(allowed, longest, levels)
+
+
+def _only_limits(request: Request) -> Request:
+    """What even a refused request does: the limits it brought hold from now on."""
+    return request._replace(mode=FORCE, parts=tuple(part._replace(amount_milli=0) for part in request.parts))
+
+
+def longest_of(levels: Iterable[Level]) -> int | None:
+    """The longest wait of all, or None if one of them never ends."""
+    longest = 0
+    for _, wait_ms in levels:
+        if wait_ms is None:
+            return None
+        longest = max(longest, wait_ms)
+    return longest

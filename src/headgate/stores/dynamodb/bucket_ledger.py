@@ -51,6 +51,11 @@ class BucketLedger(Ledger):
         self.reshape(part)
         return self._state(part)
 
+    def missing_milli(self, part: Part) -> int:
+        """What can be given back, in millitokens of a shard: as many times more as there are shards."""
+        bucket = self._state(part)
+        return bucket.limit.capacity_milli - bucket.tokens_milli
+
     def move(self, part: Part, amount_milli: int, mode: Mode = FORCE) -> None:
         self.apply(Request(mode, (), ()), [part._replace(amount_milli=amount_milli)])
 
@@ -146,11 +151,11 @@ class BucketLedger(Ledger):
 
     def _commuting(self, state: State, bucket: Bucket, total: _Sum, now_v: int) -> tuple[Form, int, int, int]:
         limit = bucket.limit
-        if total.high is None and total.v == total.lowest:
+        low = now_v - total.lowest
+        if total.high is None and total.v == total.lowest and (self.shards == 1 or state.v < low):
             return Form.GIVE, total.v, 0, 0
         if state.v < now_v and not total.lowest:
             return Form.IDLE, now_v + total.v, 0, now_v
-        low = now_v - total.lowest
         if state.v < low:
             return Form.REPLACE, virtual_time(bucket), 0, state.v
         room = limit.capacity_milli * limit.period_ms

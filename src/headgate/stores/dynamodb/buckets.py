@@ -11,7 +11,7 @@ from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
 from ...plan import Plan
 from . import keys
-from .across import Across, Pool
+from .across import Across
 from .attributes import attribute
 from .bucket_ledger import BucketLedger
 from .cache import Cache
@@ -21,6 +21,7 @@ from .forms import MARGIN_SECONDS, Place
 from .hours import Hours
 from .namespaces import Namespaces
 from .places import places_plan
+from .pool import Pool
 from .rows import NEW, Row, bucket_of
 from .shards import if_no_shard, sharded_item
 from .slots import SlotShelf, listed

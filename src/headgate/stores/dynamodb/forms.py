@@ -1,6 +1,7 @@
 """What is written to an item, and under which condition.
 
-    busy     ADD V        if low <= V <= high: what was decided holds for every V in between
+    busy     ADD V        if low <= V <= high: what was decided holds for every V in between. So it is given back to a
+                          shard that has room for it: another one has, if this one has not
     idle     SET V        if V is in the past: the bucket is full, from when does not matter
     give     ADD V        whatever V is: below the present it means full, and full is the most there is
     replace  SET V        if V is what it was when the decision was made: a new limit, a penalty, and what else is rare

@@ -13,12 +13,12 @@ from ...core.decide import PEEK, TAKE, Answer, Part, Request, refund
 from ...core.errors import Contended, HeadgateError, RateLimiterUnavailable
 from ...core.names import parse_bucket_key
 from ...plan import Plan
-from .across import Across
+from .across import Across, longest_of
 from .exchange import MoreTime
 from .hours import Hours
 from .ledger import Ledger
 from .namespaces import Namespaces
-from .settle import Job, Settler, answers_of, longest_of, written_keys
+from .settle import Job, Settler, answers_of, written_keys
 from .shards import Shards
 from .slot_items import SlotPlace
 from .slots import SlotShelf
@@ -86,18 +86,18 @@ class MixedSettler(Settler):
         if not isinstance(job, MixedJob):
             yield from super()._across_shards_plan(job, now_ms)
             return
+        rest = job.rest()
         try:
-            job.answer = yield from self._one_after_the_other_plan(job, now_ms)
+            job.answered(rest, (yield from self._one_after_the_other_plan(job, rest, now_ms)))
         except HeadgateError as error:
             job.error = error
 
-    def _one_after_the_other_plan(self, job: MixedJob, now_ms: int) -> Plan[Answer]:
+    def _one_after_the_other_plan(self, job: MixedJob, request: Request, now_ms: int) -> Plan[Answer]:
         """The slots, and then the tokens on all shards; what was refused is given back, or only looked at."""
-        request = job.request
         parts = request.parts
         of_slots = request._replace(parts=tuple(part for part in parts if part.limit.is_concurrent), max_wait_ms=0)
         of_tokens = request._replace(parts=tuple(part for part in parts if not part.limit.is_concurrent))
-        first = yield from self._alone_plan(Job(of_slots, job.slots))
+        first = (yield from self._alone_plan(Job(of_slots, job.slots))) if of_slots.parts else Answer(True, 0, [])
         taken = request.mode is TAKE and first.allowed
         if request.mode is TAKE and not taken:
             of_tokens = of_tokens._replace(mode=PEEK)

@@ -19,7 +19,7 @@ from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Le
 from ...core.errors import Contended, HeadgateError, PartlyUnavailable, RateLimiterUnavailable, ValidationError
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
-from .across import Across
+from .across import Across, longest_of
 from .exchange import MoreTime
 from .forms import Place
 from .hours import Hours
@@ -37,7 +37,7 @@ _PATIENCE = 3  # rounds without a pause
 class Job:
     """A request on its way. `levels`: of the parts that have been written, while others are still to come."""
 
-    __slots__ = ("answer", "applied", "decided", "error", "ledgers", "levels", "raced", "request", "slow")
+    __slots__ = ("answer", "applied", "decided", "error", "ledgers", "levels", "raced", "request", "slow", "wide")
 
     def __init__(self, request: Request, ledgers: Sequence[Ledger]) -> None:
         self.request = request
@@ -46,6 +46,7 @@ class Job:
         self.decided = self.applied = False  # in this round
         self.slow = False  # it is read first, and then written in a transaction
         self.raced = False  # which was in vain: others are faster
+        self.wide = False  # all shards are asked, when the rounds are over
         self.answer: Answer | None = None
         self.error: HeadgateError | None = None
 
@@ -65,13 +66,29 @@ class Job:
                 found.setdefault(self.of(part), []).append(part)
         return found
 
+    def rest(self) -> Request:
+        """What is still to be written."""
+        if not self.levels:
+            return self.request
+        return self.request._replace(parts=tuple(part for part in self.request.parts if part not in self.levels))
+
     def done(self, ledger: Ledger, parts: list[Part]) -> None:
         """They have been written. Once all are, there is the answer."""
-        self.levels |= zip(parts, ledger.apply(self.request, parts).levels)
+        self.found(parts, ledger.apply(self.request, parts).levels)
+
+    def found(self, parts: Sequence[Part], levels: Sequence[Level]) -> None:
+        self.levels |= zip(parts, levels)
         if len(self.levels) == len(self.request.parts):
             levels = [self.levels[part] for part in self.request.parts]
             longest = longest_of(levels)
             self.answer = Answer(self.request.mode is not RENEW or longest is not None, longest, levels)
+
+    def answered(self, rest: Request, answer: Answer) -> None:
+        """The rest of it has an answer, or if nothing was written before, the whole."""
+        if self.levels:
+            self.found(rest.parts, answer.levels)
+        else:
+            self.answer = answer
 
     def refunds(self) -> list[Job]:
         """What gives back what was written so far."""
@@ -97,16 +114,15 @@ class Settler:
         return answers_of(jobs)
 
     def _settle_plan(self, jobs: Sequence[Job], now_ms: int) -> Plan[None]:
-        in_vain = yield from self._rounds_plan(jobs)
+        in_vain, wide = yield from self._rounds_plan(jobs)
         for job in in_vain:
             job.error = Contended("too many others write to the same buckets of DynamoDB at once")
         refunds = [refund for job in in_vain if job.request.mode is TAKE for refund in job.refunds()]
         if refunds:
             yield from MoreTime()
-            yield from self._rounds_plan(refunds)
-        for job in jobs:
-            if not job.over:
-                yield from self._across_shards_plan(job, now_ms)
+            wide += (yield from self._rounds_plan(refunds))[1]
+        if wide:
+            yield from self._wide_plan(jobs, wide, now_ms)
         try:
             yield from self._shards.relieve_plan()
         except HeadgateError as error:  # without the permission for it too: what was asked for has been done
@@ -116,12 +132,20 @@ class Settler:
         except HeadgateError as error:
             log.warning("what was used before this hour could not be put away: %s", error)
 
-    def _rounds_plan(self, jobs: Sequence[Job]) -> Plan[list[Job]]:
-        """As many as it takes; the jobs for which there were too few."""
-        waiting = list(jobs)
+    def _wide_plan(self, jobs: Sequence[Job], wide: Sequence[Job], now_ms: int) -> Plan[None]:
+        """What concerns all shards: first what is given back, then the others in their order."""
+        order = {job: place for place, job in enumerate(jobs)}
+        for job in sorted(wide, key=lambda job: order.get(job, -1)):
+            if job not in order:
+                yield from MoreTime()
+            yield from self._across_shards_plan(job, now_ms)
+
+    def _rounds_plan(self, jobs: Sequence[Job]) -> Plan[tuple[list[Job], list[Job]]]:
+        """As many as it takes; the jobs for which there were too few, and those that concern all shards."""
+        waiting, wide = list(jobs), list[Job]()
         only_refunds = False
         for turn in range(_ROUNDS):
-            waiting = yield from self._round_plan(waiting)
+            waiting = yield from self._round_plan(waiting, wide)
             if not waiting:
                 break
             if not only_refunds and all(job not in jobs for job in waiting):
@@ -129,7 +153,7 @@ class Settler:
                 yield from MoreTime()  # what was taken in vain is given back, even if the time was spent in taking it
             if turn >= _PATIENCE or any(ledger.throttled for job in waiting for ledger in job.ledgers):
                 yield from Sleep(random.uniform(0.001, 0.004) * min(turn + 1, 20))
-        return waiting
+        return waiting, wide
 
     def _jobs_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
         ledgers: dict[str, Ledger] = {}
@@ -148,14 +172,23 @@ class Settler:
         return jobs
 
     def _across_shards_plan(self, job: Job, now_ms: int) -> Plan[None]:
+        request = job.rest()
         try:
-            job.answer = yield from self._across.settle_plan(job.request, [one.place for one in job.ledgers], now_ms)
+            answer = yield from self._across.settle_plan(request, [one.place for one in job.ledgers], now_ms)
         except RateLimiterUnavailable as error:
             job.error = error
+            return
+        job.answered(request, answer)
 
-    def _round_plan(self, jobs: list[Job]) -> Plan[list[Job]]:
+    def _concerns_all(self, job: Job) -> bool:
+        return job.wide or (not job.levels and self._shards.concerns_all(job.request, job.ledgers))
+
+    def _round_plan(self, jobs: list[Job], wide: list[Job]) -> Plan[list[Job]]:
         """The jobs that need another one."""
-        jobs = [job for job in jobs if job.levels or not self._shards.concerns_all(job.request, job.ledgers)]
+        here: list[Job] = []
+        for job in jobs:
+            (wide if self._concerns_all(job) else here).append(job)
+        jobs = here
         ledgers = {ledger: None for job in jobs for ledger in job.ledgers}
         for ledger in ledgers:
             ledger.begin()
@@ -169,13 +202,15 @@ class Settler:
         waiting: list[Job] = []
         waited_for: set[Ledger] = set()
         for job in jobs:
-            if not job.applied and not job.levels and self._shards.concerns_all(job.request, job.ledgers):
-                continue  # as it turns out
+            if not job.applied and self._concerns_all(job):
+                wide.append(job)  # as it turns out
+                continue
             _conclude(job, writes.keys(), news, waited_for)
             if job.levels and job.request.mode is TAKE and (job.error or not job.applied):
                 waiting = job.refunds() + waiting
             if job.answer is not None and not job.answer.allowed and any(one.shards > 1 for one in job.ledgers):
-                job.answer = None  # one shard refuses: all of them are asked, when the rounds are over
+                job.answer = None  # one shard refuses: all of them are asked
+                wide.append(job)
             elif not job.over:
                 waiting.append(job)
                 waited_for.update(job.ledgers)
@@ -201,6 +236,9 @@ def _decide(job: Job) -> None:
         for ledger in left:
             ledger.must_look = True
             ledger.held = True  # whoever comes later does not get in before
+        return
+    if request.mode is FORCE and any(ledger.shelf.overflows(ledger, parts) for ledger, parts in left.items()):
+        job.wide = True
         return
     job.decided = True
     try:
@@ -276,16 +314,6 @@ def _not_applied(request: Request, left: dict[Ledger, list[Part]]) -> Answer | N
 def _wait_for_slots(levels: dict[Part, Level]) -> bool:
     """Tokens can be had from the future, slots cannot."""
     return any(wait_ms and part.limit.is_concurrent for part, (_, wait_ms) in levels.items())
-
-
-def longest_of(levels: Iterable[Level]) -> int | None:
-    """The longest wait of all, or None if one of them never ends."""
-    longest = 0
-    for _, wait_ms in levels:
-        if wait_ms is None:
-            return None
-        longest = max(longest, wait_ms)
-    return longest
 
 
 def answers_of(jobs: Sequence[Job]) -> list[Answer]:

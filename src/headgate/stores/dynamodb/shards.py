@@ -20,7 +20,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.decide import LOWER, PEEK, PENALIZE, Request
+from ...core.decide import LOWER, PEEK, PENALIZE, Part, Request
 from ...plan import Plan
 from . import keys
 from .attributes import attribute
@@ -75,6 +75,34 @@ class Shards(Shelf):
         return request.mode in (PEEK, PENALIZE, LOWER) or any(
             abs(part.amount_milli) * ledgers[part.level].shards > part.limit.capacity_milli for part in request.parts
         )
+
+    def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
+        """More is given back than this shard lacks, and another may have room for it.
+
+        If all are believed to be full they are looked at like empty ones, not too often: a release of a bucket that is
+        hardly used would otherwise read all of its shards.
+        """
+        if ledger.shards == 1:
+            return False
+        assert isinstance(ledger, BucketLedger)
+        too_much = [part for part in parts if ledger.missing_milli(part) < -part.amount_milli * ledger.shards]
+        if not too_much:
+            return False
+        return any(self._lack(ledger, part) for part in too_much) or self.cache.may_look(_first(ledger.place))
+
+    def _lack(self, ledger: Ledger, part: Part) -> bool:
+        """Whether another shard of a bucket is not full, or nothing is known of it."""
+        for shard in range(ledger.shards):
+            place = ledger.place._replace(shard=shard)
+            seen = self.cache.get(place)
+            if seen is None:
+                return True
+            state = seen.row.states.get(part.limit.name)
+            if state is not None and place != ledger.place:
+                missing_milli = (state.v - ledger.now_ms * state.limit.refill_milli) // state.limit.period_ms
+                if missing_milli >= ledger.shards:
+                    return True
+        return False
 
     def learn(self, ledger: Ledger, news: News | None, write: Write | None) -> None:
         place = ledger.place
@@ -219,6 +247,10 @@ def _any_of(places: dict[Place, None]) -> Place | None:
         return places.popitem()[0]
     except KeyError:
         return None
+
+
+def _first(place: Place) -> Place:
+    return place._replace(shard=0)
 
 
 def parent(place: Place) -> Place:

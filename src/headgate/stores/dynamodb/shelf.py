@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ...core.decide import Part
 from .cache import Cache
 from .forms import Write
 from .ledger import Ledger
@@ -18,6 +21,10 @@ class Shelf:
         if ledger.would_look and not ledger.must_look and ledger.row is not None:
             ledger.trusted = not self.cache.may_look(ledger.place)
         return ledger.must_look or (ledger.would_look and not ledger.trusted)
+
+    def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
+        """Whether what is given back here belongs elsewhere, since this item is full."""
+        return False
 
     def learn(self, ledger: Ledger, news: News | None, write: Write | None) -> None:
         if news is None:

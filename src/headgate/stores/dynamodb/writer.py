@@ -20,7 +20,7 @@ from .rows import NEW, Row
 
 _FEW = 4
 _STATEMENTS = 25
-_TOGETHER = 100
+TOGETHER = 100
 _EXPECTED = frozenset(THROTTLED | {"AccessDenied"})
 
 
@@ -64,7 +64,7 @@ class Writer:
     def _parcels(self, writes: Writes) -> Iterator[_Parcel]:
         table = self._deliver.table
         together = [ledger for ledger in writes if ledger.together]
-        if 1 < len(together) <= _TOGETHER:
+        if 1 < len(together) <= TOGETHER:
             yield _Transaction(table, {ledger: writes[ledger] for ledger in together})
         else:
             together = []
