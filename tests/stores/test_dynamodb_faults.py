@@ -139,8 +139,9 @@ class TestConflicts:
             assert take(limiter, entity).statuses[0].available == 8
             scene.proxy.fail(4, code, operation="UpdateItem")
             limiter.adjust(entity, "r", {"n": -1}, [TEN])
-        # A failed condition says that there is no such item, and so each has to be told that there is.
-        assert scene.proxy.count() <= 2 * (4 + 2)
+        # A failed condition says that there is no such item, and so each has to be told that there is, and asks whether
+        # there is still the namespace.
+        assert scene.proxy.count() <= 2 * (4 + 3)
         assert scene.left(entity) == 9
 
     def test_without_end(self, kind: str, scene: Scene) -> None:
@@ -151,7 +152,7 @@ class TestConflicts:
             scene.proxy.forget()
             scene.proxy.fail(100_000, code, operation="UpdateItem")
             assert "at once" in told(lambda: take(limiter, entity))
-        assert 10 < scene.proxy.count() <= 60
+        assert 10 < scene.proxy.count("UpdateItem") <= 60
         assert scene.left(entity) == 9
 
     @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from dynamodb_limiters import (
 
 from headgate import Limit, ValidationError
 from headgate.core.decide import TAKE
+from headgate.stores.dynamodb.namespaces import Known
 from headgate.stores.dynamodb.table import TABLE
 from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.dynamodb.listener import Reply
@@ -223,7 +224,7 @@ class TestConfiguration:
         """A cascade asks for several items side by side: each of them fails, and all are heard."""
         with store_of(kind, f"{self.URL}&region=eu-west-1") as store, pytest.raises(ValidationError):
             plans = (store if kind == "sync" else store.store)._plans
-            plans.namespaces._known["n"] = ("id", time.monotonic() + 60)
+            plans.namespaces._known["n"] = Known("id", time.monotonic() + 60, 0)
             store.settle([request(MINUTE, 1, TAKE, "n/a#r", "n/b#r")], START_MS)
         gc.collect()
         assert caplog.text == ""

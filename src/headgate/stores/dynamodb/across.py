@@ -22,6 +22,7 @@ from .exchange import MoreTime
 from .forms import Place, Write
 from .hours import Hours
 from .ledger import Ledger
+from .namespaces import Namespaces
 from .pool import Pool
 from .reads import read_items_plan
 from .rows import NEW, Row, has_buckets, read_row
@@ -33,8 +34,9 @@ _TRIES = 12
 
 
 class Across:
-    def __init__(self, deliver: Deliverer, cache: Cache, writer: Writer, hours: Hours) -> None:
+    def __init__(self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, writer: Writer, hours: Hours) -> None:
         self._deliver = deliver
+        self._namespaces = namespaces
         self._hours = hours
         self._cache = cache
         self._writer = writer
@@ -43,6 +45,7 @@ class Across:
         """`places`: an item of each level, whichever."""
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
+            yield from self._check_plan(pools)
             answer = _decide(request, pools, again=turn > 0)
             ledgers = [ledger for pool in pools for ledger in pool.ledgers]
             writes: dict[Ledger, Write] = {ledger: write for ledger in ledgers if (write := ledger.write())}
@@ -58,6 +61,13 @@ class Across:
                 return answer
             yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
         raise Contended("too many others write to the same buckets of DynamoDB at once")
+
+    def _check_plan(self, pools: Sequence[Pool]) -> Plan[None]:
+        """Moved, if they are of a namespace that is not there any more."""
+        for place in (pool.ledgers[0].place for pool in pools if pool.ledgers[0].row is NEW):
+            seen = self._cache.get(place)
+            if self._namespaces.moved(place.ns) or (seen is not None and seen.row.states):
+                yield from self._namespaces.check_plan(place.ns)
 
     def _write_plan(self, ledgers: Sequence[Ledger], writes: Writes, now_ms: int) -> Plan[bool]:
         """All of it or nothing: whether it was done."""
@@ -136,22 +146,27 @@ def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
     allowed = request.mode not in (TAKE, RENEW) or (longest is not None and longest <= request.max_wait_ms)
     if allowed:
         for part, wait_ms in zip(request.parts, waits):
-            pool = pools[part.level]
             if request.mode is TAKE:
-                pool.take(part, wait_ms or 0, again=again)
-            elif request.mode is FORCE:
-                pool.force(part)
-            elif request.mode is LOWER:
-                pool.lower(part)
-            elif request.mode is PENALIZE:
-                for ledger in pool.ledgers:
-                    ledger.apply(request, [part])
+                pools[part.level].take(part, wait_ms or 0, again=again)
+            else:
+                _apply(request, part, pools[part.level])
     levels: list[Level] = [(pools[part.level].available_milli(part), wait) for part, wait in zip(request.parts, waits)]
     if request.mode is PEEK:
         for pool in pools:
             for ledger in pool.ledgers:
                 ledger.begin()
     return Answer(allowed, longest, levels)
+
+
+def _apply(request: Request, part: Part, pool: Pool) -> None:
+    """What is never refused."""
+    if request.mode is FORCE:
+        pool.force(part)
+    elif request.mode is LOWER:
+        pool.lower(part)
+    elif request.mode is PENALIZE:
+        for ledger in pool.ledgers:
+            ledger.apply(request, [part])
 
 
 def _only_limits(request: Request) -> Request:

@@ -46,6 +46,7 @@ class Deliverer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.table = settings.table
+        self.gone = 0  # how often the table was missing: whatever was known of it may have gone with it
 
     def all_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Result]]:
         """One result for each, or the first trouble there is. `expected`: codes that are answers here."""
@@ -108,6 +109,7 @@ class Deliverer:
         if failed.code == MISCONFIGURED:
             return self.settings.misconfigured(failed.message)
         if failed.code == "ResourceNotFound":
+            self.gone += 1
             return ValidationError(
                 f"{where} does not exist or is not ready: run `headgate aws deploy --name {self.table}`, or call "
                 f"limiter.setup() if a table without the rest of the stack will do ({failed.message})"

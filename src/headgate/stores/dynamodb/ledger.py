@@ -23,7 +23,8 @@ class Ledger(ABC):
     """What is believed of an item, and decided on that.
 
     `fresh`: it comes from DynamoDB, in this call. `together`: it is to be written in a transaction. `insists`: only if
-    it is what is believed, to the last digit. `throttled`: the last write of it was too much for DynamoDB.
+    it is what is believed, to the last digit. `throttled`: the last write of it was too much for DynamoDB. `vanished`:
+    it was there before, and is not any more.
     """
 
     shelf: Shelf  # where it was found, and what is learnt of it goes to
@@ -55,7 +56,7 @@ class Ledger(ABC):
     def begin(self) -> None:
         """A new round, on what is believed now."""
         self._changed: set[str] = set()  # by more than amounts: in their limit, or by a penalty
-        self.together = self.insists = self.must_look = self.would_look = self.held = False
+        self.together = self.insists = self.must_look = self.would_look = self.held = self.vanished = False
         self._start_from(self.row)
 
     @abstractmethod

@@ -2,11 +2,14 @@
 
 A name is registered when it is first written to, by the limiter as a record of the namespace `_`, or here for whoever
 comes without one: both write the same. A namespace that is purged and registered anew has another id, and so nothing
-to do with what may still be found of the old one.
+to do with what may still be found of the old one. So it is with a table that is made anew.
+
+A client keeps an id for a minute. If a bucket is gone that it knows, or it has seen the table missing, it asks sooner.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import time
@@ -14,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
-from ...core.errors import NamespaceNotFound, ValidationError
+from ...core.errors import NamespaceNotFound, RateLimiterUnavailable, ValidationError
 from ...core.names import check_namespace
 from ...core.records import Page
 from ...plan import Plan, Sleep
@@ -25,6 +28,8 @@ from .documents import ItemKey, NamespaceHome
 from .exchange import Failed, Item, Send
 from .reads import key_of, read_items_plan
 from .versions import VERSION_KEY, Versions, version_item
+
+log = logging.getLogger("headgate")
 
 ACTIVE = "active"
 KEPT_SECONDS = 60.0
@@ -42,6 +47,18 @@ class Namespace(NamedTuple):
     created_at_ms: int
 
 
+class Moved(RateLimiterUnavailable):
+    """A namespace has another id by now: what is written under the one that was known would never be found."""
+
+
+class Known(NamedTuple):
+    """`gone`: how often the table had been missing when this was read."""
+
+    id: str
+    until: float
+    gone: int
+
+
 class Namespaces:
     """What was read holds for a minute, by `monotonic`: then another process may have purged it."""
 
@@ -56,12 +73,15 @@ class Namespaces:
         self._versions = Versions(deliver)
         self._monotonic = monotonic
         self._now_ms = now_ms
-        self._known: dict[str, tuple[str, float]] = {}
+        self._known: dict[str, Known] = {}
+        self._moved: dict[str, str] = {}  # ids that hold no longer, and why
 
     def known(self, name: str) -> str | None:
         """The id, if it was read a moment ago."""
-        entry = self._known.get(name)
-        return entry[0] if entry is not None and self._monotonic() < entry[1] else None
+        known = self._known.get(name)
+        if known is None or self._monotonic() >= known.until or known.gone != self._deliver.gone:
+            return None
+        return known.id
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
@@ -128,8 +148,35 @@ class Namespaces:
                 f"namespace {namespace.name!r} in table {self._deliver.table!r} is {namespace.status}: recover it, or "
                 "use another name"
             )
-        self._known[namespace.name] = (namespace.id, self._monotonic() + KEPT_SECONDS)
+        self._known[namespace.name] = Known(namespace.id, self._monotonic() + KEPT_SECONDS, self._deliver.gone)
         return namespace
+
+    # Under clients that go on
+
+    def moved(self, ns: str) -> Moved | None:
+        """Why an id holds no longer, if that is known."""
+        why = self._moved.get(ns)
+        return None if why is None else Moved(why)
+
+    def check_plan(self, ns: str) -> Plan[None]:
+        """What was stored under this id is not there. Moved, if it is not the id of its name any more."""
+        names = [name for name, known in list(self._known.items()) if known.id == ns]
+        for name in names:
+            namespace, _ = yield from self._look_up_plan(name)
+            if namespace is not None and namespace.id == ns:
+                self._use(namespace)
+                continue
+            why = (
+                f"namespace {name!r} in table {self._deliver.table!r} has lost its buckets and its id: the table was "
+                "made anew or the namespace was purged"
+            )
+            if ns not in self._moved:
+                log.error("%s. From now on the new one is used, with full buckets and its own limits", why)
+            self._moved[ns] = why
+            self.forget(name)
+        moved = self.moved(ns)
+        if moved is not None:
+            raise moved
 
     def read_plan(self, wanted: Sequence[ItemKey]) -> Plan[dict[ItemKey, Item]]:
         """Items of the registry. What they say of namespaces is remembered. Fails if the table has another layout."""

@@ -32,7 +32,7 @@ class Plans:
         cache, writer = Cache(), Writer(deliver)
         self.namespaces = Namespaces(deliver)
         self.hours = Hours(deliver)
-        across = Across(deliver, cache, writer, self.hours)
+        across = Across(deliver, self.namespaces, cache, writer, self.hours)
         self.shards = Shards(deliver, cache, self.hours)
         self._settler = Settler(writer, self.namespaces, self.shards, across, self.hours)
         slots = SlotShelf(deliver, cache)

@@ -24,9 +24,9 @@ from .exchange import MoreTime
 from .forms import Place
 from .hours import Hours
 from .ledger import Ledger
-from .namespaces import Namespaces
+from .namespaces import Moved, Namespaces
 from .shards import Shards
-from .writer import News, Writer
+from .writer import News, Writer, Writes
 
 log = logging.getLogger("headgate")
 
@@ -114,6 +114,32 @@ class Settler:
         return answers_of(jobs)
 
     def _settle_plan(self, jobs: Sequence[Job], now_ms: int) -> Plan[None]:
+        yield from self._answer_plan(jobs, now_ms)
+        moved = [job for job in jobs if isinstance(job.error, Moved)]
+        if moved:
+            yield from self._anew_plan(moved, now_ms)
+        try:
+            yield from self._shards.relieve_plan()
+        except HeadgateError as error:  # without the permission for it too: what was asked for has been done
+            log.warning("hot buckets could not be spread over more items: %s", error)
+        try:
+            yield from self._hours.put_away_plan()
+        except HeadgateError as error:
+            log.warning("what was used before this hour could not be put away: %s", error)
+
+    def _anew_plan(self, moved: Sequence[Job], now_ms: int) -> Plan[None]:
+        """Once, in the namespaces that there are now."""
+        try:
+            again = yield from self._jobs_plan([job.request for job in moved], now_ms)
+        except RateLimiterUnavailable as error:
+            for job in moved:
+                job.error = error
+            return
+        yield from self._answer_plan(again, now_ms)
+        for job, new in zip(moved, again):
+            job.answer, job.error = new.answer, new.error
+
+    def _answer_plan(self, jobs: Sequence[Job], now_ms: int) -> Plan[None]:
         in_vain, wide = yield from self._rounds_plan(jobs)
         for job in in_vain:
             job.error = Contended("too many others write to the same buckets of DynamoDB at once")
@@ -123,14 +149,6 @@ class Settler:
             wide += (yield from self._rounds_plan(refunds))[1]
         if wide:
             yield from self._wide_plan(jobs, wide, now_ms)
-        try:
-            yield from self._shards.relieve_plan()
-        except HeadgateError as error:  # without the permission for it too: what was asked for has been done
-            log.warning("hot buckets could not be spread over more items: %s", error)
-        try:
-            yield from self._hours.put_away_plan()
-        except HeadgateError as error:
-            log.warning("what was used before this hour could not be put away: %s", error)
 
     def _wide_plan(self, jobs: Sequence[Job], wide: Sequence[Job], now_ms: int) -> Plan[None]:
         """What concerns all shards: first what is given back, then the others in their order."""
@@ -180,6 +198,17 @@ class Settler:
             return
         job.answered(request, answer)
 
+    def _still_there_plan(self, jobs: list[Job], vanished: Iterable[str]) -> Plan[list[Job]]:
+        """The jobs whose namespaces have the ids that they had."""
+        for ns in vanished:
+            try:
+                yield from self._namespaces.check_plan(ns)
+            except RateLimiterUnavailable as error:
+                for job in jobs:
+                    if any(ledger.place.ns == ns for ledger in job.ledgers):
+                        job.error = error
+        return [job for job in jobs if not isinstance(job.error, Moved)]
+
     def _concerns_all(self, job: Job) -> bool:
         return job.wide or (not job.levels and self._shards.concerns_all(job.request, job.ledgers))
 
@@ -199,6 +228,14 @@ class Settler:
         news = yield from self._writer.round_plan(writes, looks)
         for ledger in ledgers:
             ledger.shelf.learn(ledger, news.get(ledger), writes.get(ledger))
+        if vanished := {ledger.place.ns for ledger in ledgers if ledger.vanished}:
+            jobs = yield from self._still_there_plan(jobs, vanished)
+        waiting = self._conclude(jobs, writes, news, wide)
+        for ledger in ledgers:
+            ledger.shelf.cache.touch(ledger.place, ledger.seen_at_ms)
+        return waiting
+
+    def _conclude(self, jobs: Sequence[Job], writes: Writes, news: dict[Ledger, News], wide: list[Job]) -> list[Job]:
         waiting: list[Job] = []
         waited_for: set[Ledger] = set()
         for job in jobs:
@@ -214,8 +251,6 @@ class Settler:
             elif not job.over:
                 waiting.append(job)
                 waited_for.update(job.ledgers)
-        for ledger in ledgers:
-            ledger.shelf.cache.touch(ledger.place, ledger.seen_at_ms)
         return waiting
 
 
@@ -229,10 +264,7 @@ def _decide(job: Job) -> None:
     if request.mode is TAKE and len(left) > 1 and any(ledger.row is None for ledger in left):
         job.slow = not job.raced
     job.applied = job.decided = False
-    unsure = (job.slow or request.mode is PEEK) and not all(ledger.sure for ledger in left)
-    if request.mode is PENALIZE or request.mode is LOWER:
-        unsure = any(ledger.row is None for ledger in left)
-    if unsure or any(ledger.blind or ledger.held for ledger in left):
+    if _is_unsure(job, left):
         for ledger in left:
             ledger.must_look = True
             ledger.held = True  # whoever comes later does not get in before
@@ -252,6 +284,16 @@ def _decide(job: Job) -> None:
     else:
         for ledger in left:
             ledger.would_look = True
+
+
+def _is_unsure(job: Job, left: Iterable[Ledger]) -> bool:
+    """Whether too little is known to decide on."""
+    mode = job.request.mode
+    if any(ledger.blind or ledger.held for ledger in left):
+        return True
+    if mode is PENALIZE or mode is LOWER:
+        return any(ledger.row is None for ledger in left)
+    return (job.slow or mode is PEEK) and not all(ledger.sure for ledger in left)
 
 
 def _passes(request: Request, left: dict[Ledger, list[Part]]) -> bool:

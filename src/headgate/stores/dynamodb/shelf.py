@@ -8,6 +8,7 @@ from ...core.decide import Part
 from .cache import Cache
 from .forms import Write
 from .ledger import Ledger
+from .rows import NEW
 from .writer import News
 
 
@@ -31,6 +32,7 @@ class Shelf:
             ledger.replay()
             return
         ledger.throttled = news.throttled
+        ledger.vanished = news.row is NEW and ledger.row is not None and bool(ledger.row.states)
         if news.row is None:
             if news.error is not None:
                 self.cache.forget(ledger.place)

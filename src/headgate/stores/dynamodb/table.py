@@ -94,7 +94,11 @@ class Table:
         result = yield from self._deliver.one_plan(
             Send("DescribeTable", self._named, repeatable=True), frozenset({"ResourceNotFound"})
         )
-        return None if isinstance(result, Failed) else result["Table"]
+        if isinstance(result, Failed):
+            self._deliver.gone += 1
+            return None
+        description: Mapping[str, Any] = result["Table"]
+        return description
 
     def _update_plan(self, operation: str = "UpdateTable", **change: Any) -> Plan[bool]:
         """False if the table is being changed by somebody else, so that it has to be tried again."""
