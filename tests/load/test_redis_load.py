@@ -264,6 +264,32 @@ def test_failover(seed: int, redis_sentinel: RedisSentinel, tmp_path: Path, repo
     check_the_ledgers(remembered, sentinel.url)
 
 
+@one_seed
+def test_failover_forgets_nothing_that_a_replica_has_confirmed(
+    seed: int, redis_installed: None, tmp_path: Path, report: Report
+) -> None:
+    """With `wait_replicas` no window is lost: it is one history of one bucket, whoever is the primary."""
+    faults = Faults()
+    with RedisSentinel() as sentinel:
+        replicated_at_ns(sentinel.primary)
+        configure(sentinel.url)
+        url = f"{sentinel.url}?wait_replicas=1&wait_timeout_ms=100"
+        with Workers(url, tmp_path, seed, STORE_TIMEOUT) as workers:
+            workers.wait_until_busy()
+            for number in range(3 if STRESS else 1):
+                time.sleep(0.5)
+                with faults.during("failover"):
+                    (die if number % 2 else step_down)(sentinel)
+                    if not sentinel.replica.running:
+                        sentinel.replica.start()
+                    workers.wait_until_granted()
+            workers.wait_until_busy()
+            workers.stop()
+        journals = Journals(workers.operations, faults)
+        report(journals, {entity: check_the_rate(journals, entity) for entity in (HOT, PLAIN)})
+        check_the_ledgers(journals, sentinel.url)
+
+
 def die(sentinel: RedisSentinel) -> tuple[int, int]:
     """Kill a primary that has lost its replica a moment before; when that is over, the lost window."""
     primary, replica = sentinel.primary, sentinel.replica

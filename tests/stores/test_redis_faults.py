@@ -201,6 +201,15 @@ class TestUnwilling:
             "MASTERDOWN.*Link with MASTER is down",
         )
 
+    def test_too_few_replicas(self, kind: str, own_redis_server: RedisServer) -> None:
+        self.check(
+            kind,
+            own_redis_server,
+            lambda: own_redis_server.command("CONFIG", "SET", "min-replicas-to-write", 1),
+            lambda: own_redis_server.command("CONFIG", "SET", "min-replicas-to-write", 0),
+            "NOREPLICAS.*min-replicas-to-write asks for, and nothing was changed",
+        )
+
     def test_memory_is_full(self, kind: str, own_redis_server: RedisServer) -> None:
         self.check(
             kind,

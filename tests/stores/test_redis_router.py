@@ -94,7 +94,7 @@ class TestOneServer:
         assert play.told.startswith("Redis says OOM command not allowed (the server's memory is full; raise maxmemory")
         assert len(play.sent) == 2
 
-    @pytest.mark.parametrize("code", ["READONLY", "LOADING", "MASTERDOWN", "TRYAGAIN"])
+    @pytest.mark.parametrize("code", ["READONLY", "LOADING", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS"])
     def test_what_passes_in_a_moment_is_tried_again(self, code: str) -> None:
         error = ReplyError(code, "not now")
         play = deliver(new_router(), once(), by=in_turn([error], [error], [error], [1]))
@@ -102,7 +102,7 @@ class TestOneServer:
         assert 0 < play.slept < 1
         assert play.hung_up == ([A] * 3 if code == "READONLY" else [])
 
-    @pytest.mark.parametrize("code", ["READONLY", "LOADING", "MASTERDOWN", "TRYAGAIN"])
+    @pytest.mark.parametrize("code", ["READONLY", "LOADING", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS"])
     def test_but_the_moment_has_an_end(self, code: str) -> None:
         play = deliver(new_router(), once(), by=in_turn([ReplyError(code, "not now")]))
         assert play.told.startswith(f"Redis says {code} not now")
@@ -117,7 +117,18 @@ class TestOneServer:
         assert play.sent == []
 
 
-codes = ["NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "NOPERM", "ERR"]
+codes = [
+    "NOSCRIPT",
+    "READONLY",
+    "LOADING",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "OOM",
+    "NOPERM",
+    "ERR",
+]
 behaviours = st.one_of(
     st.just("right"),
     st.sampled_from(codes).map(lambda code: ReplyError(code, "so")),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
-from headgate.stores.redis.url import Settings, read_url
+from headgate.stores.redis.url import Settings, Wait, read_url
 
 SECRET = "s3cret"
 
@@ -36,7 +36,15 @@ WRONG = [
     ("redis+sentinel://h/service/x", "database 'x' is not a number"),
     ("redis+sentinel://h/service/0/1", "is no database"),
     ("redis+cluster://h/0", "a cluster has no databases"),
-    ("redis://h?nope=1", "there is no option 'nope'; redis:// has: cold_start, together"),
+    (
+        "redis://h?nope=1",
+        "there is no option 'nope'; redis:// has: cold_start, together, wait_replicas, wait_timeout_ms",
+    ),
+    ("redis://h?wait_replicas=one", "wait_replicas 'one' is not a number"),
+    ("redis://h?wait_replicas=0", "wait_replicas and wait_timeout_ms must be 1 or more"),
+    ("redis://h?wait_replicas=1&wait_timeout_ms=0", "wait_replicas and wait_timeout_ms must be 1 or more"),
+    ("redis://h?wait_replicas=1&wait_timeout_ms=-1", "wait_timeout_ms '-1' is not a number"),
+    ("redis://h?wait_timeout_ms=50", "wait_timeout_ms needs wait_replicas, as in ?wait_replicas=1&wait_timeout_ms="),
     ("redis://h?db=1", "there is no option 'db'"),
     ("redis+cluster://h?db=1", "there is no option 'db'"),
     ("redis://h?ssl_ca_certs=ca.crt", "there is no option 'ssl_ca_certs'"),
@@ -123,6 +131,8 @@ H = ("h", 6379)
         settings("redis://me:p@w@h", servers=(H,), username="me", password="p@w"),
         settings("redis://h?together=tenant&cold_start=0.25", servers=(H,), together="tenant", cold_milli=250),
         settings("redis://h?cold_start=0", servers=(H,), cold_milli=0),
+        settings("redis://h?wait_replicas=2", servers=(H,), wait=Wait(2, 100)),
+        settings("redis://h?wait_replicas=1&wait_timeout_ms=30", servers=(H,), wait=Wait(1, 30)),
         settings("redis+unix:///a/b.sock?db=2", servers=(("/a/b.sock", 0),), db=2),
         settings("redis+unix://me:pw@/a%20b.sock", servers=(("/a b.sock", 0),), username="me", password="pw"),
         settings("rediss://h", servers=(H,), tls={}),

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
+from .exchange import Unconfirmed
 from .keys import Keys
 from .router import Command, Router, raised
 from .url import Settings
@@ -23,6 +24,8 @@ class Asking:
     def _all_plan(self, commands: Sequence[Command]) -> Plan[list[Any]]:
         replies = yield from self._router.deliver_plan(commands)
         for reply in replies:
+            if isinstance(reply, Unconfirmed):
+                raise reply.error
             if isinstance(reply, RateLimiterUnavailable):
                 raise raised(reply)
         return replies

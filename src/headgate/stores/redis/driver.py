@@ -70,7 +70,7 @@ def reply_error(error: Exception) -> ReplyError:
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return ReplyError(code, text.removeprefix(f"{code} "))
-    if " -READONLY " in text or " -OOM " in text:  # Redis 6 tells what a script ran into in the middle of the text
-        text = text[text.rindex(" -") + 2 :]
+    if any(f" -{code} " in text for code in ("READONLY", "OOM", "NOREPLICAS")):
+        text = text[text.rindex(" -") + 2 :]  # Redis 6 tells what a script ran into in the middle of the text
     code, _, rest = text.partition(" ")
     return ReplyError(code, rest) if code.isupper() and code.isalpha() else ReplyError("ERR", text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from ...core.errors import RateLimiterUnavailable
 from ...plan import Call
 from .url import Address
 
@@ -26,6 +27,13 @@ class Lost(NamedTuple):
     why: str
     sent: bool
     late: bool = False
+
+
+class Unconfirmed(NamedTuple):
+    """A reply that came, to a write that too few replicas have confirmed: a failover may undo it."""
+
+    reply: Any
+    error: RateLimiterUnavailable
 
 
 class Send(NamedTuple):

@@ -13,7 +13,7 @@ from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.usage import UsageRow
 from ...plan import Plan
 from .asking import START
-from .exchange import MoreTime, Replies
+from .exchange import MoreTime, Replies, Unconfirmed
 from .keys import is_row
 from .router import Command, raised
 from .script import DELETE, READ, SETTLE, SWEEP, USAGE, WRITE
@@ -52,9 +52,10 @@ class Plans(StoredPlans):
         """`first`: what became of a first attempt, made already."""
         command = Command(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
         (reply,) = yield from self._router.deliver_plan([command], first)
-        if isinstance(reply, RateLimiterUnavailable):
-            raise raised(reply)
-        return batch.answers(reply)
+        answers = _answers(batch, reply)
+        if isinstance(answers, RateLimiterUnavailable):
+            raise raised(answers)
+        return answers
 
     def _settle_slots_plan(
         self, batches: dict[int, Sequence[Request]], now_ms: int | None
@@ -67,10 +68,7 @@ class Plans(StoredPlans):
                 for slot, batch in zip(batches, encoded)
             ]
         )
-        return [
-            reply if isinstance(reply, RateLimiterUnavailable) else batch.answers(reply)
-            for batch, reply in zip(encoded, replies)
-        ]
+        return [_answers(batch, reply) for batch, reply in zip(encoded, replies)]
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         rows = [self._keys.row(key) for key in keys]
@@ -207,6 +205,15 @@ class Plans(StoredPlans):
         yield from self._all_plan([Command(("PING",), slot) for slot in slots])
 
     setup_plan = ping_plan  # there is nothing to create
+
+
+def _answers(batch: Batch, reply: Any) -> list[Answer] | RateLimiterUnavailable:
+    if isinstance(reply, RateLimiterUnavailable):
+        return reply
+    if not isinstance(reply, Unconfirmed):
+        return batch.answers(reply)
+    answers = batch.answers(reply.reply)
+    return reply.error if batch.changed(answers) else answers
 
 
 def _concurrent(states: Sequence[State]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.errors import RateLimiterUnavailable, StoreRefused
 from ...plan import Plan, Sleep
-from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send
+from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send, Unconfirmed
 from .keys import SLOTS
 from .script import Script
 from .silence import Silence
@@ -26,13 +26,14 @@ _AT_ONCE = 4
 _LOSSES = 3
 _SILENT = Lost("has not answered lately, and is left alone for a moment", sent=False, late=True)
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
-_IN_A_MOMENT = {"TRYAGAIN", "READONLY", "MASTERDOWN"}
+_IN_A_MOMENT = {"TRYAGAIN", "READONLY", "MASTERDOWN", "NOREPLICAS"}
 _ADVICE = {
     "LOADING": "the server is still loading its data",
     "CLUSTERDOWN": "the cluster does not serve this slot; see CLUSTER INFO",
     "READONLY": "this server is a replica; give the address of the primary, or the sentinels",
     "MOVED": "this is a node of a cluster; its URL is redis+cluster://host:port",
     "OOM": "the server's memory is full; raise maxmemory, or give headgate a server of its own",
+    "NOREPLICAS": "fewer replicas are connected than min-replicas-to-write asks for, and nothing was changed",
     "NOAUTH": "the server wants a password: redis://user:password@host",
     "WRONGPASS": "the server does not accept the user name or the password",
     "NOPERM": "the user lacks a permission; headgate needs +@all on keys headgate:*",
@@ -73,6 +74,10 @@ class Command:
         self.slot = slot
         self.repeatable = repeatable
         self.script = script  # if it is a call of one
+
+    @property
+    def lasting(self) -> bool:
+        return self.script is not None and self.script.lasting
 
     def with_source(self) -> None:
         """The server does not know the script (any more): from now on send it along."""
@@ -121,6 +126,7 @@ class Router:
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
         self._silence = Silence()
+        self._wait: Arguments = ("WAIT", *map(str, settings.wait)) if settings.wait else ()
         self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
 
     @property
@@ -129,8 +135,8 @@ class Router:
 
     @property
     def one_server(self) -> Address | None:
-        """Where everything goes, if that is known."""
-        return self._primary
+        """Where everything goes, if that is known and nothing has to be asked besides."""
+        return None if self._wait else self._primary
 
     def deliver_plan(self, commands: Sequence[Command], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
         """The reply to each command, or RateLimiterUnavailable in its place: Rejected if it will stay so.
@@ -189,14 +195,33 @@ class Router:
                 if number is not None:
                     delivery.lost(number, result, _name(send.address))
             return
+        unconfirmed = self._unconfirmed(send, result)
+        if unconfirmed:
+            self._forget()
         for number, reply in zip(sent, result):
             if number is None:
                 continue
+            if unconfirmed and delivery.commands[number].lasting and not isinstance(reply, ReplyError):
+                reply = Unconfirmed(reply, unconfirmed)
             delivery.replied(number, reply)
             if isinstance(reply, ReplyError):
                 self._learn(reply, number, delivery, send.address)
                 if reply.code == "READONLY":
                     yield from HangUp(send.address)
+
+    def _unconfirmed(self, send: Send, replies: list[Any]) -> RateLimiterUnavailable | None:
+        """Why what was written here does not count yet, if it does not."""
+        wait = self._settings.wait
+        if wait is None or send.commands[-1] is not self._wait:
+            return None
+        count = replies[-1]
+        if isinstance(count, ReplyError):
+            why = f"could not ask its replicas: {count.code} {count.text}"
+        elif count < wait.replicas:
+            why = f"wrote it, and {count} of {wait.replicas} replicas confirmed it within {wait.timeout_ms} ms"
+        else:
+            return None
+        return RateLimiterUnavailable(f"{_name(send.address)} {why} (wait_replicas): it counts there, and may be lost")
 
     def _learn(self, error: ReplyError, number: int, delivery: _Delivery, sender: Address) -> None:
         if error.code in ("ASK", "MOVED"):
@@ -214,7 +239,7 @@ class Router:
             primary = self._primary
             if primary is None:
                 primary = self._primary = yield from self._ask_sentinels_plan()
-            return [Send(primary, [commands[number].arguments for number in waiting])], [list(waiting)]
+            return self._with_waits({primary: [(number, commands[number].arguments) for number in waiting]}, commands)
         slots = self._slots
         if not slots:
             slots = self._slots = yield from self._ask_cluster_plan()
@@ -225,6 +250,15 @@ class Router:
             if asking:
                 of_server.append((None, ("ASKING",)))
             of_server.append((number, commands[number].arguments))
+        return self._with_waits(sends, commands)
+
+    def _with_waits(
+        self, sends: dict[Address, list[tuple[int | None, Arguments]]], commands: Sequence[Command]
+    ) -> tuple[list[Send], list[list[int | None]]]:
+        if self._wait:
+            for of_server in sends.values():
+                if any(number is not None and commands[number].lasting for number, _ in of_server):
+                    of_server.append((None, self._wait))
         return (
             [Send(address, [arguments for _, arguments in of_server]) for address, of_server in sends.items()],
             [[number for number, _ in of_server] for of_server in sends.values()],

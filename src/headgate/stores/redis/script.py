@@ -11,9 +11,12 @@ _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = (\S.*?)(?: --.*)?$", 
 
 
 class Script:
-    __slots__ = ("sha", "source")
+    """`lasting`: what it writes has to outlive a failover."""
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("lasting", "sha", "source")
+
+    def __init__(self, name: str, *, lasting: bool = False) -> None:
+        self.lasting = lasting
         self.source = _with_constants_in_place(_read(name))
         self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
@@ -33,9 +36,9 @@ def _with_constants_in_place(source: str) -> str:
     return re.sub(r"\b[A-Z_]+\b", lambda word: constants.get(word[0], word[0]), source)
 
 
-SETTLE = Script("settle.lua")
-DELETE = Script("delete.lua")
+SETTLE = Script("settle.lua", lasting=True)
+DELETE = Script("delete.lua", lasting=True)
 READ = Script("read.lua")
 USAGE = Script("usage.lua")
 SWEEP = Script("sweep.lua")
-WRITE = Script("write.lua")
+WRITE = Script("write.lua", lasting=True)

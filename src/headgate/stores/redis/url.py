@@ -9,7 +9,7 @@ redis+cluster://host:6379,host:6379                rediss+cluster:// for TLS
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...core.errors import ValidationError
@@ -29,9 +29,16 @@ SCHEMES: dict[str, tuple[Topology, bool]] = {
     "rediss+cluster": ("cluster", True),
 }
 _PORTS: dict[Topology, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
-_OPTIONS = {"together", "cold_start"}
+_OPTIONS = {"together", "cold_start", "wait_replicas", "wait_timeout_ms"}
 _TLS_OPTIONS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
 _SENTINEL_OPTIONS = {"sentinel_username", "sentinel_password"}
+
+
+class Wait(NamedTuple):
+    """What is written counts when so many replicas have confirmed it within so many milliseconds."""
+
+    replicas: int
+    timeout_ms: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Settings:
     servers: tuple[Address, ...]
     together: Together
     cold_milli: int = 1000
+    wait: Wait | None = None
     service: str = ""
     db: int = 0
     username: str | None = None
@@ -147,6 +155,17 @@ class _Reader:
             raise self.wrong(f"cold_start={given!r}; write the share of its capacity a bucket starts with, from 0 to 1")
         return milli
 
+    def wait(self) -> Wait | None:
+        if "wait_replicas" not in self.options:
+            if "wait_timeout_ms" in self.options:
+                raise self.wrong("wait_timeout_ms needs wait_replicas, as in ?wait_replicas=1&wait_timeout_ms=100")
+            return None
+        replicas = self.number(self.options["wait_replicas"], "wait_replicas")
+        timeout_ms = self.number(self.options.get("wait_timeout_ms", "100"), "wait_timeout_ms")
+        if not replicas or not timeout_ms:  # 0 ms would be for ever
+            raise self.wrong("wait_replicas and wait_timeout_ms must be 1 or more; leave both out for no waiting")
+        return Wait(replicas, timeout_ms)
+
     def tls(self) -> dict[str, str | bool] | None:
         if not self.secure:
             return None
@@ -170,6 +189,7 @@ def read_url(url: str) -> Settings:
         servers=reader.servers(),
         together=reader.together(),
         cold_milli=reader.cold_milli(),
+        wait=reader.wait(),
         service=service,
         db=db,
         username=reader.username,

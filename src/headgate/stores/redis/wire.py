@@ -74,6 +74,11 @@ class Batch:
                 return [Answer(True, 0, ((reply[1], 0),))]
         return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
+    def changed(self, answers: Sequence[Answer]) -> bool:
+        """Whether it has moved anything: looks and refusals have not."""
+        modes = ((entry.request.mode, member) for entry in self._entries for member in entry.members)
+        return any(mode is not PEEK and (mode is not TAKE or answers[member].allowed) for mode, member in modes)
+
 
 class Encoder:
     """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: the name under which
