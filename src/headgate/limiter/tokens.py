@@ -56,8 +56,8 @@ def adjust_plan(
 ) -> Plan[None]:
     """Correct consumption without a lease: +n was used, -n comes back. Never refuses; counts on the whole chain."""
     adjust = partial(_adjust_plan, limiter, entity_id, resource, amounts, limits)
-    if limiter._cache.get(entity_id, resource) is None:
-        yield from Whole(adjust)  # cancelled while limits are read, it still lands
+    if limiter._cache.get(entity_id, resource) is None or not limiter._entered_until:
+        yield from Whole(adjust)  # cancelled while limits are read or the namespace is registered, it still lands
     else:
         yield from adjust()
 

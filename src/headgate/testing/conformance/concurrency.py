@@ -222,6 +222,22 @@ class ConcurrencyConformance(Conformance):
 
         drive(url, clock, scenario, **self.settings)
 
+    def test_adjustment_cancelled_while_its_namespace_is_registered_still_lands(
+        self, url: str, clock: ManualClock
+    ) -> None:
+        async def adjust_and_cancel(namespace: str, steps: int) -> dict[str, int]:
+            async with RateLimiter(url, clock=clock, **self.settings, namespace=namespace) as limiter:
+                await limiter.available("e", "r", [RPM])  # which registers nothing
+                task = asyncio.create_task(limiter.adjust("e", "r", {"rpm": 1}, [RPM]))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                return await limiter.available("e", "r", [RPM])
+
+        for steps in range(1, 8):
+            assert asyncio.run(adjust_and_cancel(f"new{steps}", steps)) == {"rpm": 59}, steps
+
     @pytest.mark.parametrize("coalesce", [True, False])
     def test_cancelled_acquire_raises_its_callers_own_cancellation(
         self, url: str, clock: ManualClock, coalesce: bool
