@@ -84,6 +84,20 @@ def test_reset_makes_buckets_full_again(inside: Cli) -> None:
     assert inside.json("reset", "acme", "llm") == {"entity_id": "acme", "resource": "llm", "reset": True}
 
 
+def test_commands_agree_about_limits_that_are_kept_in_code(inside: Cli) -> None:
+    in_code = [Limit.per_day("tpm", 10)]
+    with inside.limiter() as program:
+        assert program.try_acquire("acme", "llm", {"tpm": 1}, in_code)
+        assert "in use, kept in code: tpm" in inside("limits", "resolve", "acme", "llm").stdout
+        assert [bucket["limit"] for bucket in inside.json("buckets", "acme")] == ["10/day"]
+        inside("penalize", "acme", "llm", "--seconds", "60")
+        assert not program.try_acquire("acme", "llm", {"tpm": 1}, in_code)
+        inside("reset", "acme", "llm")
+        assert program.try_acquire("acme", "llm", {"tpm": 1}, in_code)
+        inside("system", "set", "tpm=20/day")
+        assert inside.json("limits", "resolve", "acme", "llm")["in_code"] == []
+
+
 def test_penalties(inside: Cli) -> None:
     inside("system", "set", "rpm=8/day")
     assert "25% of the tokens are left" in inside("penalize", "acme", "llm", "--factor", "0.25").stdout

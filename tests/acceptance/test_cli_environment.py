@@ -109,3 +109,42 @@ def test_a_key_that_cannot_be_used(inside: Cli, key: str) -> None:
     assert "HEADGATE_HASH_KEY must be 1 to 64 bytes" in done.stderr
     assert "hunter2" not in done.stderr
     inside("buckets", "me", HEADGATE_HASH_KEY=key)
+
+
+WRITING = [
+    ("system", "set", "rpm=5/hour"),
+    ("resource", "set", "llm", "rpm=5/hour"),
+    ("entity", "create", "ann"),
+    ("entity", "update", "ann", "--name", "Ann"),
+    ("limits", "set", "ann", "rpm=5/hour"),
+    ("penalize", "ann", "llm", "--factor", "0.5"),
+    ("reset", "ann", "llm"),
+    ("limits", "delete", "ann", "--yes"),
+    ("entity", "delete", "ann", "--yes"),
+    ("resource", "delete", "llm", "--yes"),
+    ("system", "delete", "--yes"),
+    ("reconcile",),
+]
+WRITING_NAMESPACES = [
+    ("namespace", "register", "blue"),
+    ("namespace", "delete", "blue", "--yes"),
+    ("namespace", "recover", "blue"),
+    ("namespace", "delete", "blue", "--yes"),
+    ("namespace", "purge", "blue", "--confirm", "blue"),
+]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="XDG_DATA_HOME is not looked at elsewhere")
+@pytest.mark.parametrize("given", [True, False])
+def test_every_writing_command_says_where_it_wrote(inside: Cli, tmp_path: Path, given: bool) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text("system:\n  limits:\n    rpm: 7/hour\n")
+    url, own = inside.url, ""
+    if not given:
+        del inside.environment["HEADGATE_URL"]
+        inside.environment["XDG_DATA_HOME"] = str(tmp_path)
+        url, own = f"sqlite:///{tmp_path}/headgate/headgate.db", " (your own file: give --url or set HEADGATE_URL"
+    for command in [*WRITING, ("apply", "--file", str(file), "--yes")]:
+        assert f"in namespace default of {url}{own}" in inside(*command).stderr, command
+    for command in WRITING_NAMESPACES:
+        assert f"in {url}{own}" in inside(*command).stderr, command

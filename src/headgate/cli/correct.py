@@ -40,7 +40,8 @@ def reset(session: Session, entity_id: str, resource: str) -> None:
 def penalize(session: Session, entity_id: str, resource: str, seconds: float | None, factor: float | None) -> None:
     """After a vendor's 429: let nothing of ENTITY pass on RESOURCE for a while, or take tokens away, or both.
 
-    It holds for the limits stored for ENTITY, not for its ancestors'.
+    It holds for the limits stored for ENTITY and for the buckets it has, whose limits may be kept in code; not for its
+    ancestors.
     """
     if seconds is None and factor is None:
         raise click.UsageError("say how: --seconds 30 lets nothing pass for so long, --factor 0.5 halves the tokens")

@@ -139,15 +139,21 @@ def list_(session: Session, resource: str | None) -> None:
 def resolve(session: Session, entity_id: str, resource: str) -> None:
     """Show the limits that an acquire of ENTITY on RESOURCE obeys, and the level that each is from.
 
-    A level is entity, entity_default, resource or system, the most specific first. Limits that a program has given its
-    limiter are not known here.
+    A level is entity, entity_default, resource or system, the most specific first. Limits that a program keeps in its
+    code are not stored: those with a bucket in use are named, and `headgate buckets` shows them.
     """
-    level = Level(session.stored_id(entity_id), resource)
+    entity_id = session.stored_id(entity_id)
+    level = Level(entity_id, resource)
     with session.limiter() as limiter:
-        found = limiter.resolve_limits(level.entity_id or "", resource)
+        found = limiter.resolve_limits(entity_id, resource)
+        in_use = {bucket.limit.name for bucket in limiter.get_buckets(entity_id, resource)}
+    in_code = sorted(in_use - {limit.name for limit in found.limits})
     if session.as_json:
-        answer_json(level.as_dict() | resolved_dict(found))
-    elif found.limits:
+        answer_json(level.as_dict() | resolved_dict(found) | {"in_code": in_code})
+        return
+    if found.limits:
         answer(f"{level}; source: {found.source}", limits_table(found.limits, found))
     else:
-        answer(f"no limits hold for {level}")
+        answer(f"no limits {'are stored' if in_code else 'hold'} for {level}")
+    if in_code:
+        answer(f"in use, kept in code: {', '.join(in_code)}")

@@ -14,7 +14,7 @@ from .output import Table, answer, answer_json, moment, number
 from .pages import all_pages
 
 _look_options = with_session(url_option, json_option)
-_change_options = with_session(url_option, actor_option, json_option)
+_change_options = with_session(url_option, actor_option, json_option, changes=True)
 _name_argument = click.argument("name")
 
 

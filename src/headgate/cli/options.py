@@ -49,8 +49,8 @@ class Session:
     def say_where(self) -> None:
         """Which store and namespace a change was made in. On stderr: the answer itself may be read by a program."""
         own = "" if self.url else " (your own file: give --url or set HEADGATE_URL for another store)"
-        where = f"in namespace {self.namespace or DEFAULT_NAMESPACE} of {shown_url(self.store_url)}{own}"
-        click.echo(printable(where), err=True)
+        namespace = f"namespace {self.namespace} of " if self.namespace else ""
+        click.echo(printable(f"in {namespace}{shown_url(self.store_url)}{own}"), err=True)
 
     @property
     def store_url(self) -> str:

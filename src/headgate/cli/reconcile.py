@@ -8,7 +8,7 @@ import time
 import click
 
 from .command import Command
-from .options import Session, work_options
+from .options import Session, hash_option, json_option, namespace_option, url_option, with_session
 from .output import answer, answer_json, number
 
 
@@ -23,7 +23,7 @@ from .output import answer, answer_json, number
     type=click.FloatRange(1, 86_400),
     help="Again and again, this far apart, until Ctrl-C.",
 )
-@work_options
+@with_session(url_option, namespace_option, hash_option, json_option, changes=True)
 def reconcile(session: Session, every: float | None) -> None:
     """Let go of what dead holders have kept: their slots, and tokens that are to be restored. And clear away what
     nobody needs any more: buckets that are full again, and records that have expired.

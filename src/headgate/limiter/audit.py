@@ -1,7 +1,7 @@
 """Audit: who changed what, and when. An event is written with the change it tells of, all or nothing.
 
-What cannot be written together, a reset or a penalty, is told first: there may be an event of something that then
-failed, but no change without an event.
+What cannot be written together, a reset or a penalty, is told first, so that there is no change without an event. If it
+then fails, its event is removed; if nobody knows whether it happened, the event says `confirmed: false`.
 """
 
 from __future__ import annotations
