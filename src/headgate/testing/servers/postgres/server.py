@@ -37,6 +37,9 @@ def postgres_folder() -> Path:
     raise NotInstalledError("postgresql is not installed: apt-get install postgresql, or brew install postgresql")
 
 
+_NOT_GONE = "pre-existing shared memory block"  # a process of the killed one is still about to end
+
+
 class PostgresServer(ServerProcess):
     """A PostgreSQL server that answers as soon as this returns, on a free port of 127.0.0.1.
 
@@ -80,7 +83,10 @@ class PostgresServer(ServerProcess):
         command = (str(self._programs / "postgres"), "-D", str(self.folder / "data"))
         self._launch(as_server_user(*command), {})
         while not self._answers():
-            if not self.running or time.monotonic() > deadline:
+            if not self.running and _NOT_GONE in self.log[written:] and time.monotonic() < deadline:
+                written = len(self.log)
+                self._launch(as_server_user(*command), {})
+            elif not self.running or time.monotonic() > deadline:
                 self.kill()
                 raise ServerFailedError(f"postgres did not start, and wrote:\n{self.log[written:][-2000:]}")
             time.sleep(0.01)
