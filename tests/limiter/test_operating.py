@@ -15,6 +15,7 @@ from headgate.core.records import Change, Record
 from headgate.limiter import base, namespaces
 from headgate.stores import open_store, register_store
 from headgate.stores.contract import Store
+from headgate.testing import ManualClock
 
 RPM = Limit.per_minute("rpm", 60)
 
@@ -215,3 +216,13 @@ def test_operator_penalizes_buckets_whose_limits_are_kept_in_code() -> None:
             assert not refused
             assert refused.retry_after_seconds == pytest.approx(60, abs=1)
             assert not program.try_acquire("e", "api", {"parallel": 1}, in_code)
+
+
+def test_audit_events_of_one_millisecond_are_in_order_however_many_a_process_has_written() -> None:
+    clock = ManualClock()
+    with SyncRateLimiter("memory://", clock=clock) as limiter:
+        for number in range(10_010):
+            limiter.set_limits("e", [Limit.per_minute("rpm", number + 1)])
+        newest = limiter.get_audit_events(limit=10_010)
+    limits = [event.after["limits"]["rpm"] for event in newest if event.after]
+    assert limits == [f"{number}/minute" for number in range(10_010, 0, -1)]

@@ -49,7 +49,7 @@ Action: TypeAlias = Literal[
     "system_defaults.set",
 ]
 _LAST_MS = 10**15
-_MOST_AT_ONCE = 10_000  # in a millisecond, of one process
+_MOST_TOLD = 10**9  # by one process, which counts them: events of one millisecond are in order
 _told = count()
 
 
@@ -114,8 +114,8 @@ def told(
         "after": after,
     }
     # Records are listed in order, and the newest is to be the first.
-    order = _MOST_AT_ONCE - 1 - next(_told) % _MOST_AT_ONCE
-    event_id = f"{_LAST_MS - at_ms:015d}{order:04d}{secrets.token_hex(4)}"
+    order = _MOST_TOLD - 1 - next(_told) % _MOST_TOLD
+    event_id = f"{_LAST_MS - at_ms:015d}{order:09d}{secrets.token_hex(4)}"
     kept_in = limiter.namespace if namespace is None else REGISTRY
     places = [keys.audit_key(kept_in, event_id)]
     if entity_id is not None:
