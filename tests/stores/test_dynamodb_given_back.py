@@ -89,6 +89,25 @@ def test_a_batch_gives_back_as_much_as_one_after_the_other(store: Any, wanted: l
     assert available(store, LIMIT) == full
 
 
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(6401, 20_000), st.lists(st.integers(801, 9000), min_size=1, max_size=4))
+def test_no_shard_has_tokens_to_give_away_while_another_is_in_debt(store: Any, charged: int, back: list[int]) -> None:
+    """Amounts that concern all shards."""
+    store.delete_buckets(["n/e#r"])
+    spread(store, LIMIT, 8)
+    force(store, LIMIT, charged)
+    left = 6400 - charged
+    for amount in back:
+        force(store, LIMIT, -amount)
+        left = min(6400, left + amount)
+        assert available(store, LIMIT) == left * 1000
+        if left <= 0:
+            assert not any(store.settle([request(LIMIT, 1)], START_MS)[0].allowed for _ in range(4))
+        (pool,) = store._run(store._plans._buckets._across.pools_plan([place_of(store)], START_MS))
+        tokens = [bucket.tokens_milli for bucket in pool.buckets(milli(1).parts[0])]
+        assert min(tokens) > -8 or max(tokens) < 8, "to a thousandth of a token for each shard"
+
+
 def test_a_split_in_between_costs_at_most_a_thousandth_for_each_shard(store: Any) -> None:
     for amount_milli in (1, 3333, 777_777):
         store.delete_buckets(["n/e#r"])

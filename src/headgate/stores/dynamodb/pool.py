@@ -65,7 +65,7 @@ class Pool:
 
     def force(self, part: Part) -> None:
         there = self._there(self.buckets(part), 0)
-        shares = self._given(part) if part.amount_milli < 0 else self._charged(part.amount_milli, there)
+        shares = self._given(part, there) if part.amount_milli < 0 else self._charged(part.amount_milli, there)
         for ledger, share in zip(self.ledgers, shares):
             if share:
                 ledger.move(part, share)
@@ -78,11 +78,15 @@ class Pool:
         debts[0] += debt_milli - sum(debts)
         return [share + debt for share, debt in zip(shares, debts)]
 
-    def _given(self, part: Part) -> list[int]:
-        """To those that lack the most, and to none more than it lacks: a full one would lose it."""
+    def _given(self, part: Part, there: list[int]) -> list[int]:
+        """To those that lack the most, and to none more than it lacks: a full one would lose it. Debts come first: as
+        long as there are any, no other shard may have tokens to give away."""
         missing = [divmod(ledger.missing_milli(part), ledger.shards) for ledger in self.ledgers]
-        shares = _of_few(-part.amount_milli, [whole for whole, _ in missing])
-        left = -part.amount_milli - sum(shares)
+        debts = _of_few(-part.amount_milli, [min(-has, whole) for has, (whole, _) in zip(there, missing)])
+        left = -part.amount_milli - sum(debts)
+        more = _of_few(left, [whole - debt for debt, (whole, _) in zip(debts, missing)])
+        shares = [debt + share for debt, share in zip(debts, more)]
+        left -= sum(more)
         for place, (_, fraction) in enumerate(missing):
             if left and fraction:  # it lacks less than a thousandth more
                 shares[place] += 1
