@@ -39,7 +39,7 @@ demo: .venv/cli
 	$(BIN)/headgate demo
 
 test: lint servers
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 stress: .venv/dev servers
 	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load/test_slots_stress.py --timeout 600
