@@ -127,7 +127,7 @@ class NamespaceConformance(Conformance):
         late.try_acquire("e", "api", {"rpm": 1})
         admin.delete_namespace("mine")
         admin.purge_namespace("mine", confirm="mine")
-        late.try_acquire("e", "api", {"rpm": 1})  # it has not heard of it
+        late.try_acquire("f", "api", {"rpm": 1})  # it has not heard of it
         (orphan,) = admin.list_orphans()
         assert admin.count_namespace(orphan) >= 1
         with pytest.raises(NamespaceNotFound, match="no orphan"):

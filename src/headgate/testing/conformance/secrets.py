@@ -35,7 +35,7 @@ def hashed(entity_id: str, setting: Any) -> str:
 
 def steady(text: str) -> str:
     """Without what is another each time: the ids of leases, events and namespaces, and how long a wait was."""
-    text = re.sub(r"\b[0-9a-f]{24}\b", "lease", re.sub(r"\b\d{19}[0-9a-f]{8}\b", "event", text))
+    text = re.sub(r"\b[0-9a-f]{24}\b", "lease", re.sub(r"\b\d{24}[0-9a-f]{8}\b", "event", text))
     return re.sub(r"(?<=waited_seconds=)[\d.]+", "0", re.sub(r"\bid='[\w-]{11}'", "id='namespace'", text))
 
 
