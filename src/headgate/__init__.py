@@ -1,6 +1,7 @@
 """headgate: exact rate limits, shared by every process that uses the same store."""
 
 from .core.errors import (
+    CorruptState,
     EntityExists,
     EntityNotFound,
     HeadgateError,
@@ -52,6 +53,7 @@ __all__ = [
     "BucketStatus",
     "CacheStats",
     "Clock",
+    "CorruptState",
     "Decision",
     "Dimension",
     "Entity",

@@ -11,6 +11,7 @@ import pytest
 from limiter_helpers import FailingStore, failing_store, soon
 
 from headgate import (
+    CorruptState,
     Event,
     Limit,
     RateLimiter,
@@ -19,7 +20,7 @@ from headgate import (
     ValidationError,
     VersionConflict,
 )
-from headgate.core.errors import Contended, PartlyUnavailable
+from headgate.core.errors import Contended, PartlyAnswered
 from headgate.limiter.breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Breaker
 from headgate.limiter.events import Events
 
@@ -133,7 +134,13 @@ def test_a_try_that_was_cancelled_is_somebody_elses(
 
 @pytest.mark.parametrize(
     "answer",
-    [Contended("busy"), PartlyUnavailable(AWAY, [None]), ValidationError("bad"), VersionConflict("k")],
+    [
+        Contended("busy"),
+        PartlyAnswered([AWAY]),
+        CorruptState("bad", "e", "r"),
+        ValidationError("bad"),
+        VersionConflict("k"),
+    ],
     ids=lambda answer: type(answer).__name__,
 )
 def test_an_answer_is_an_answer(breaker: Breaker, time: Time, answer: Exception) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from headgate import Ask, Limit, RateLimiter, RateLimiterUnavailable, SyncRateLimiter, register_store
 from headgate.core.decide import Answer, Request
-from headgate.core.errors import PartlyUnavailable
+from headgate.core.errors import PartlyAnswered
 from headgate.stores.memory.store import MemoryStore
 
+AWAY = RateLimiterUnavailable("half away")
 RPM = [Limit.per_minute("rpm", 60)]
 SLOTS = [Limit.concurrent("parallel", 6), *RPM]
 
@@ -36,11 +37,11 @@ class HalfStore(MemoryStore):
         if self.there is None:
             return super().settle(batch, now_ms)
         answers = [
-            super(HalfStore, self).settle([request], now_ms)[0] if f"#{self.there}" in request.keys[0] else None
+            super(HalfStore, self).settle([request], now_ms)[0] if f"#{self.there}" in request.keys[0] else AWAY
             for request in batch
         ]
-        if None in answers:
-            raise PartlyUnavailable(RateLimiterUnavailable("half away"), answers)
+        if AWAY in answers:
+            raise PartlyAnswered(answers)
         return answers  # type: ignore[return-value]
 
 

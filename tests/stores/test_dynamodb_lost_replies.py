@@ -29,8 +29,8 @@ from dynamodb_limiters import (
 )
 
 from headgate import Limit
-from headgate.core.decide import FORCE, PEEK, TAKE
-from headgate.core.errors import PartlyUnavailable
+from headgate.core.decide import FORCE, PEEK, TAKE, Answer
+from headgate.core.errors import PartlyAnswered
 from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
 
 MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
@@ -193,10 +193,10 @@ class TestLost:
             store.settle(batch, START_MS)
             scene.proxy.forget()
             lose(scene.proxy, "UpdateItem")
-            with pytest.raises(PartlyUnavailable) as caught:
+            with pytest.raises(PartlyAnswered) as caught:
                 store.settle(batch, START_MS)
             assert scene.writes() == 3
-            answers = caught.value.answers
+            answers = [one if isinstance(one, Answer) else None for one in caught.value.results]
             assert [answer.levels for answer in answers if answer is not None] == [[(8000, 0)]] * 2
             looks = store.settle([_look(key) for key in keys], START_MS)
             lost = [look.levels[0][0] for look, answer in zip(looks, answers) if answer is None]

@@ -19,7 +19,7 @@ from dynamodb_helpers import START_MS, available, hold, new_table, opened, reque
 from dynamodb_limiters import Scene, Table, both_kinds, scene_on, store_of
 
 from headgate.core.decide import FORCE, LOWER, PENALIZE, RENEW, TAKE, Answer, Part, Request
-from headgate.core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
+from headgate.core.errors import PartlyAnswered, RateLimiterUnavailable, ValidationError
 from headgate.core.limit import Limit
 from headgate.core.slots import Slots
 from headgate.stores import open_async_store
@@ -494,9 +494,9 @@ def test_too_many_for_an_item(store: Any, key: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValidationError, match="5 leases hold slots"):
         take(store, key, "one-more", limit)
     others = [hold(limit, key, "3"), hold(limit, key, "one-more"), hold(limit, key, "4", 0, RENEW)]
-    with pytest.raises(PartlyUnavailable) as caught:
+    with pytest.raises(PartlyAnswered) as caught:
         store.settle(others, START_MS)
-    assert [bool(answer and answer.allowed) for answer in caught.value.answers] == [True, False, True]
+    assert [isinstance(one, Answer) and one.allowed for one in caught.value.results] == [True, False, True]
     assert take(store, key, "one-more", limit, START_MS + TTL_MS).allowed, "those that have run out do not count"
 
 

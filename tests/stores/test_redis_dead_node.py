@@ -12,8 +12,8 @@ import pytest
 from redis_helpers import Load, attempt, both_kinds, fixed, on_server, opened, patiently
 
 from headgate import RateLimiterUnavailable
-from headgate.core.decide import Mode, Part, Request
-from headgate.core.errors import PartlyUnavailable
+from headgate.core.decide import Answer, Mode, Part, Request
+from headgate.core.errors import PartlyAnswered
 from headgate.core.names import StoredId, bucket_key
 from headgate.stores import open_async_store, open_store
 from headgate.testing.servers.process import eventually
@@ -138,7 +138,7 @@ class TestHanging:
 
             def answered() -> list[bool]:
                 error = attempt(lambda: settle(batch))
-                return [answer is not None for answer in getattr(error, "answers", [])]
+                return [isinstance(answer, Answer) for answer in getattr(error, "results", [])]
 
             with hanging(cluster):
                 answered()
@@ -172,10 +172,10 @@ class TestDead:
 
     @both_kinds
     def test_a_batch_is_answered_in_part(self, kind: str, damaged_cluster: RedisCluster, r: str) -> None:
-        partly = pytest.raises(PartlyUnavailable, match="cannot be reached")
+        partly = pytest.raises(PartlyAnswered, match="cannot be reached")
         with settling(kind, url_of(damaged_cluster), 10.0) as settle, partly as caught:
             settle(takes(entities_of(damaged_cluster) * 2, r))
-        left = [answer and answer.levels[0][0] for answer in caught.value.answers]
+        left = [one.levels[0][0] if isinstance(one, Answer) else None for one in caught.value.results]
         assert left == [None, 9000, 9000, None, 8000, 8000]
 
     @both_kinds

@@ -13,6 +13,7 @@ from redis_helpers import both_kinds, calls, fixed, opened
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.core.decide import FORCE, PEEK, TAKE, Part, Request, State
+from headgate.core.errors import PartlyAnswered
 from headgate.core.names import bucket_key
 from headgate.core.records import Page
 from headgate.core.slots import Slots
@@ -225,7 +226,7 @@ class TestFormats:
             lambda: used(store),
             lambda: store.delete_buckets([ROW]),
         ):
-            with pytest.raises(RateLimiterUnavailable, match=r"unknown row format 3 of headgate:\{default\}:e#r"):
+            with pytest.raises((RateLimiterUnavailable, PartlyAnswered), match="unknown row format of"):
                 attempt()
         with server.client(decode_responses=False) as client:
             assert client.get("headgate:{default}:e#r") == b"\x03"

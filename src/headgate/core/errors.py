@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from .decide import Answer
@@ -92,12 +92,46 @@ class Contended(RateLimiterUnavailable):
     """The store is there, but too many others want the same of it at once."""
 
 
-class PartlyUnavailable(RateLimiterUnavailable):
-    """Of a batch some requests got no answer: those with None among `answers`."""
+class CorruptState(HeadgateError):
+    """What is stored cannot be read, or makes no sense. Nothing was consumed.
 
-    def __init__(self, why: RateLimiterUnavailable, answers: Sequence[Answer | None]) -> None:
-        super().__init__(str(why))
-        self.answers = answers
+    Of buckets `entity_id` and `resource` say whose they are; of a record `record_key` does. `why` says what is wrong.
+    It is no outage: other requests are answered, and no `on_unavailable` lets this one pass.
+    """
+
+    def __init__(self, why: str, entity_id: str = "", resource: str = "", record_key: str = "") -> None:
+        super().__init__(why, entity_id, resource, record_key)
+        self.why = why
+        self.entity_id = entity_id
+        self.resource = resource
+        self.record_key = record_key
+
+    def __str__(self) -> str:
+        if self.record_key:
+            what, mends = f"record {self.record_key!r}", "delete it or store it again"
+        else:
+            what = f"the state of {self.entity_id!r} on {self.resource!r}"
+            mends = f"reset({self.entity_id!r}, {self.resource!r})"
+        return f"{what} is corrupt in the store: {self.why}; {mends}, or run `headgate doctor --repair`"
+
+
+Unanswered: TypeAlias = RateLimiterUnavailable | CorruptState
+UNANSWERED = (RateLimiterUnavailable, CorruptState)
+
+
+class PartlyAnswered(HeadgateError):
+    """Of a batch some requests got an error instead of an answer. `results` has either for each of them."""
+
+    def __init__(self, results: Sequence[Answer | HeadgateError]) -> None:
+        super().__init__(results)
+        self.results = results
+
+    @property
+    def first(self) -> HeadgateError:
+        return next(result for result in self.results if isinstance(result, HeadgateError))
+
+    def __str__(self) -> str:
+        return str(self.first)
 
 
 class RateLimitExceeded(HeadgateError):

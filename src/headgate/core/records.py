@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from .decide import State
+from .errors import CorruptState
+from .units import shown
 
 T = TypeVar("T")
 
@@ -13,18 +17,29 @@ ABSENT = 0  # as an expected version: the record must not exist
 
 
 class Page(list[T], Generic[T]):
-    """A list that knows where the next one starts: pass `cursor` back, until it is None."""
+    """A list that knows where the next one starts: pass `cursor` back, until it is None.
 
-    def __init__(self, items: list[T], cursor: str | None = None) -> None:
+    `corrupt` says what is stored there too and cannot be read.
+    """
+
+    def __init__(self, items: list[T], cursor: str | None = None, corrupt: Sequence[CorruptState] = ()) -> None:
         super().__init__(items)
         self.cursor = cursor
+        self.corrupt = list(corrupt)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """`flaw`: why it cannot be used, if it is corrupt; then its value is what can be read of it."""
+
     key: str
     value: dict[str, Any]
     version: int
+    flaw: str = ""
+
+    @property
+    def error(self) -> CorruptState:
+        return CorruptState(self.flaw, record_key=self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +114,15 @@ class Entity:
             "metadata": self.metadata,
             "version": self.version,
         }
+
+
+def read_record(key: str, text: Any, version: Any) -> Record:
+    """A record whose value is stored as JSON. One that cannot be read says why, and has no version if that is why."""
+    sound = type(version) is int and version >= 0
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        return Record(key, {}, version if sound else ABSENT, f"its value is no JSON ({error})")
+    if not isinstance(value, dict):
+        return Record(key, {}, version if sound else ABSENT, f"its value is {shown(value)}, not an object")
+    return Record(key, value, version) if sound else Record(key, value, ABSENT, f"its version is {shown(version)}")

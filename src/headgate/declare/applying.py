@@ -178,7 +178,7 @@ def _check_childless_plan(limiter: BaseLimiter, batch: _Batch) -> Plan[None]:
     written = {change.key for change in batch.others}
     for entity_id in batch.removed:
         prefix = keys.children_prefix(limiter.namespace, entity_id)
-        for child in (yield from ListRecords(prefix, limit=MAX_CHANGES)):
+        for child in (yield from ListRecords(prefix, limit=MAX_CHANGES, even_corrupt=True)):
             if child.key not in written:
                 raise ApplyConflict(child.key, f"{keys.last_part(child.key)!r} was put below {entity_id!r}")
 
@@ -187,8 +187,9 @@ def _delete_buckets_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[None
     cursor: str | None = None
     while True:
         rows = yield from ListBuckets(limiter.namespace, entity_id=entity_id, cursor=cursor)
-        if rows:
-            yield from DeleteBuckets([bucket_key(limiter.namespace, entity_id, row.resource) for row in rows])
+        resources = [row.resource for row in rows] + [error.resource for error in rows.corrupt]
+        if resources:
+            yield from DeleteBuckets([bucket_key(limiter.namespace, entity_id, resource) for resource in resources])
         cursor = rows.cursor
         if cursor is None:
             return

@@ -89,6 +89,8 @@ def read_all_plan(limiter: BaseLimiter) -> Plan[Stored]:
         cursor: str | None = None
         while True:
             page = yield from ListRecords(prefix, cursor, _PAGE)
+            for error in page.corrupt:  # a declaration without it would delete it
+                raise error
             stored.records |= {place_of(record.key.removeprefix(prefix)): record for record in page}
             cursor = page.cursor
             if cursor is None:

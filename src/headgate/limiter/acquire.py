@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ..core.decide import Answer, Parts, Request, refund
-from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.errors import UNANSWERED, CorruptState, RateLimiterUnavailable, ValidationError
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..core.names import bucket_key, check_resource
 from ..core.units import MILLI, from_milli, seconds_to_ms, wait_to_ms
@@ -59,7 +59,7 @@ Wish: TypeAlias = "tuple[str, str, Mapping[str, Any], Iterable[Limit] | None]"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a wish. No answer: the store is away, and that is allowed."""
+    """What became of a wish. No answer: the store is away and that is allowed, or there is an error."""
 
     chain: Chain
     parts: Parts | None = None
@@ -68,6 +68,7 @@ class Outcome:
     hold: Hold | None = None
     degraded: bool = False
     waited: bool = False
+    error: CorruptState | None = None
 
 
 def told_plan(
@@ -89,6 +90,8 @@ def told_plan(
 
 def tell(limiter: BaseLimiter, stored_id: str, resource: str, outcome: Outcome, seconds: float) -> None:
     answer = outcome.answer
+    if outcome.error is not None:
+        return
     fields: dict[str, Any] = {"entity_id": stored_id, "resource": resource, "degraded": outcome.degraded}
     fields["consume"] = {name: from_milli(milli) for name, milli in own_amounts(outcome.parts or ()).items()}
     if answer is not None and not answer.allowed:
@@ -204,8 +207,8 @@ def give_back_plan(
             request = request._replace(parts=_slot_parts(request))
     try:
         yield from settle(refund(request))
-    except RateLimiterUnavailable as unavailable:
-        log.warning("a reservation could not be given back: %s", unavailable)
+    except UNANSWERED as why:
+        log.warning("a reservation could not be given back: %s", why)
     limiter._lines.given_back(slots_of(request))
 
 

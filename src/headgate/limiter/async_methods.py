@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from . import afar, audit, config, entities, life, namespaces, overview, preview, reconcile, tokens, usage, vendor
+from . import (
+    afar,
+    audit,
+    config,
+    entities,
+    life,
+    namespaces,
+    overview,
+    preview,
+    reconcile,
+    repair,
+    tokens,
+    usage,
+    vendor,
+)
 from .bind import coroutine
 
 
@@ -61,5 +75,7 @@ class CoroutineMethods:
     get_namespace_events = coroutine(audit.get_namespace_events_plan)
 
     reconcile = coroutine(reconcile.reconcile_plan)
+    find_corrupt = coroutine(repair.find_corrupt_plan)
+    repair = coroutine(repair.repair_plan)
     setup = coroutine(life.setup_plan)
     ping = coroutine(life.ping_plan)

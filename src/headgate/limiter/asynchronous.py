@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
-from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
+from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, Unanswered
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, arun, to_the_end
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
@@ -66,7 +66,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         self._others: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
         self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
-        self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | RateLimiterUnavailable]]]
+        self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | Unanswered]]]
         if isinstance(store, OffloadedStore) and store.in_process:
             self._settle = _at_once(lambda request: self._ask_here((request,), self._now_ms())[0])
             self._settle_each = _at_once(
@@ -263,7 +263,9 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
 
     def _decision(self, outcome: Outcome, options: Options) -> Decision[Lease]:
         chain, parts, degraded = outcome.chain, outcome.parts, outcome.degraded
-        decision: Decision[Lease] = Decision(self, chain, parts, outcome.answer, outcome.max_wait_ms, degraded)
+        decision: Decision[Lease] = Decision(
+            self, chain, parts, outcome.answer, outcome.max_wait_ms, degraded, outcome.error
+        )
         if outcome.hold is not None:
             decision._lease = self._make_lease(chain, parts, "rollback", outcome.hold, degraded=degraded)
         elif options.on_lost is not None and decision.lease is not None:
@@ -277,6 +279,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         """Many decisions in one call to the store, each by itself, as if asked for one after the other.
 
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
+        One whose stored state is corrupt does not pass, and its decision says why (`error`).
         """
         return Pending(self._take_each(check_asks(asks), on_unavailable), "try_acquire_each")
 

@@ -45,6 +45,7 @@ Action: TypeAlias = Literal[
     "resource_defaults.set",
     "rules.deleted",
     "rules.set",
+    "state.repaired",
     "system_defaults.deleted",
     "system_defaults.set",
 ]
@@ -178,7 +179,7 @@ def get_namespace_events_plan(
 
 def _list_plan(prefix: str, limit: int, cursor: str | None) -> Plan[Page[AuditEvent]]:
     page = yield from ListRecords(prefix, cursor, limit)
-    return Page([_event(record) for record in page], page.cursor)
+    return Page([_event(record) for record in page], page.cursor, page.corrupt)
 
 
 def _event(record: Record) -> AuditEvent:

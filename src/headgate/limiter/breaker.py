@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from ..core.errors import Contended, HeadgateError, PartlyUnavailable, RateLimiterUnavailable
+from ..core.errors import Contended, HeadgateError, RateLimiterUnavailable
 from .events import Events
 from .fork import anew_after_fork
 
@@ -69,7 +69,7 @@ class Breaker:
 
     def ended(self, error: BaseException) -> None:
         """A call ended with an error. If that is one of the store's answers, it is there."""
-        if isinstance(error, RateLimiterUnavailable) and not isinstance(error, (PartlyUnavailable, Contended)):
+        if isinstance(error, RateLimiterUnavailable) and not isinstance(error, Contended):
             self._failed(str(error))
         elif isinstance(error, HeadgateError):
             self.worked()

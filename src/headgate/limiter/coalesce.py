@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ..core.decide import Answer, Mode, Request, refund
-from ..core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
+from ..core.errors import UNANSWERED, HeadgateError, PartlyAnswered, RateLimiterUnavailable, Unanswered, ValidationError
 from ..stores import CancelledLate, LostThenCancelled, SettledThenCancelled
 from ..stores.locks import reentered
 from .fork import anew_after_fork
@@ -33,18 +33,25 @@ _INTERRUPTED = "the call was interrupted in the thread that made it"
 
 def settle_each(
     settle: Callable[[Sequence[Request]], list[Answer]], batch: Sequence[Request]
-) -> list[Answer | RateLimiterUnavailable]:
+) -> list[Answer | Unanswered]:
     """In as few calls as there can be."""
-    results: list[Answer | RateLimiterUnavailable] = []
+    results: list[Answer | HeadgateError] = []
     for start in range(0, len(batch), MAX_BATCH):
         some = batch[start : start + MAX_BATCH]
         try:
             results += settle(some)
-        except PartlyUnavailable as partial:
-            results += [partial if answer is None else answer for answer in partial.answers]
+        except PartlyAnswered as partly:
+            results += partly.results
         except RateLimiterUnavailable as away:
             results += [away] * len(some)
-    return results
+    return [_told(result) for result in results]
+
+
+def _told(result: Answer | HeadgateError) -> Answer | Unanswered:
+    """What a store has no answer to is told to who asked; any other error is the whole call's."""
+    if isinstance(result, (Answer, *UNANSWERED)):
+        return result
+    raise result
 
 
 class _Flight:
@@ -53,7 +60,7 @@ class _Flight:
     __slots__ = ("answers", "error")
 
     def __init__(self) -> None:
-        self.answers: Sequence[Answer | None] | None = None
+        self.answers: Sequence[Answer | HeadgateError] | None = None
         self.error: Exception | None = None
 
     @property
@@ -84,9 +91,11 @@ class _ThreadEntry:
     def result(self) -> Answer:
         assert self.flight is not None
         answers, error = self.flight.answers, self.flight.error
-        answer = answers[self.place] if answers is not None else None
-        if answer is None:
+        if answers is None:
             raise error or RateLimiterUnavailable(_INTERRUPTED)
+        answer = answers[self.place]
+        if isinstance(answer, HeadgateError):
+            raise answer
         return answer
 
     @property
@@ -96,7 +105,7 @@ class _ThreadEntry:
         if self.request.mode is not Mode.TAKE or flight is None or flight.answers is None or self.place < 0:
             return False
         answer = flight.answers[self.place]
-        return answer is not None and answer.allowed
+        return isinstance(answer, Answer) and answer.allowed
 
 
 class ThreadCoalescer:
@@ -130,6 +139,8 @@ class ThreadCoalescer:
                     try:
                         self._leader = me
                         return self._settle((request,))[0]
+                    except PartlyAnswered as partly:
+                        raise partly.first from None
                     finally:
                         self._leader = 0
             finally:
@@ -165,8 +176,8 @@ class ThreadCoalescer:
         batch = self._board(flight)
         try:
             flight.answers = self._settle([entry.request for entry in batch]) if batch else ()
-        except PartlyUnavailable as partly:
-            flight.error, flight.answers = partly, partly.answers
+        except PartlyAnswered as partly:
+            flight.answers = partly.results
         except Exception as error:
             flight.error = error
         except BaseException:
@@ -211,7 +222,7 @@ class ThreadCoalescer:
         if entry.taken:
             try:
                 self.settle(refund(entry.request))
-            except RateLimiterUnavailable as away:  # the interrupt matters more to the caller
+            except UNANSWERED as away:  # the interrupt matters more to the caller
                 log.warning("what an interrupted call took could not be given back: %s", away)
 
 
@@ -227,6 +238,7 @@ class _TaskEntry:
         self._landed: asyncio.Future[None] | None = None  # for a caller that was cancelled, whose future is gone
 
     def land(self, answer: Answer | None, error: Exception | None) -> None:
+        """With an answer, or with an error instead."""
         self.answer = answer
         self.over = True
         if self._landed is not None and not self._landed.done():
@@ -285,15 +297,15 @@ class TaskCoalescer:
             await self._let_go([entry])
             raise
 
-    async def settle_each(self, batch: Sequence[Request]) -> list[Answer | RateLimiterUnavailable]:
+    async def settle_each(self, batch: Sequence[Request]) -> list[Answer | Unanswered]:
         entries = [self._submit(request) for request in batch]
-        results: list[Answer | RateLimiterUnavailable] = []
+        results: list[Answer | Unanswered] = []
         try:
             for entry in entries:
                 try:
                     results.append(await entry.future)
-                except RateLimiterUnavailable as away:
-                    results.append(away)
+                except UNANSWERED as why:
+                    results.append(why)
         except BaseException:
             await self._let_go(entries)
             raise
@@ -306,12 +318,15 @@ class TaskCoalescer:
         try:
             try:
                 return (await self._settle((request,)))[0]
+            except PartlyAnswered as partly:
+                raise partly.first from None
             finally:
                 self._flying = False
                 if self._queue:
                     self._launch(asyncio.get_running_loop())
         except CancelledLate as late:
-            if isinstance(late, SettledThenCancelled) and request.mode is Mode.TAKE and late.answers[0].allowed:
+            answer = late.answers[0] if isinstance(late, SettledThenCancelled) else None
+            if isinstance(answer, Answer) and answer.allowed and request.mode is Mode.TAKE:
                 await self._submit(refund(request)).landing()
             raise late.own from None
 
@@ -358,8 +373,8 @@ class TaskCoalescer:
             self._alone = self._together and len(batch) == 1
             try:
                 answers = await self._settle([entry.request for entry in batch])
-            except PartlyUnavailable as partial:
-                self._land(batch, partial.answers, partial)
+            except PartlyAnswered as partly:
+                self._land(batch, partly.results)
             except Exception as error:
                 self._land(batch, (), error)
             except SettledThenCancelled as settled:
@@ -379,16 +394,17 @@ class TaskCoalescer:
         self._flying = False
 
     def _land(
-        self, batch: Sequence[_TaskEntry], answers: Sequence[Answer | None], error: Exception | None = None
+        self, batch: Sequence[_TaskEntry], results: Sequence[Answer | HeadgateError], error: Exception | None = None
     ) -> None:
         """What a caller took that is gone by now is given back by this flight, not by a task of the caller's: an event
         loop that closes cancels those."""
         for index, entry in enumerate(batch):
-            answer = answers[index] if answers else None
+            result = results[index] if results else error
+            answer = result if isinstance(result, Answer) else None
             if entry.gives_back(answer):
                 self._queue.append(entry)
             else:
-                entry.land(answer, error if answer is None else None)
+                entry.land(answer, result if isinstance(result, Exception) else None)
 
     def _put_back(self, batch: list[_TaskEntry]) -> None:
         for entry in batch:

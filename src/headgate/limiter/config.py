@@ -60,7 +60,7 @@ def stored_chain_plan(
 def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None]:
     """The shape all entities have on a resource, or None if some entity has a record or limits of its own."""
     for prefix in (keys.entities_prefix(limiter.namespace), keys.entities_limits_prefix(limiter.namespace)):
-        if (yield from ListRecords(prefix, limit=1)):
+        if (yield from ListRecords(prefix, limit=1, even_corrupt=True)):
             limiter._cache.note_entities_have_their_own()
             return None
     revision, *records = yield from GetRecords(
@@ -297,5 +297,5 @@ def _delete_plan(limiter: BaseLimiter, level: Level, expected_version: int | Non
 def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:
     if not isinstance(limit, int) or limit < 1:
         raise ValidationError(f"limit must be a whole number above zero, not {limit!r}")
-    page = yield from ListRecords(prefix, cursor, limit)
+    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)  # their keys are all there is to know
     return Page([keys.last_part(record.key) for record in page], page.cursor)

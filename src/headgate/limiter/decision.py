@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..core.decide import Answer, Parts
+from ..core.errors import CorruptState
 from ..core.names import parse_bucket_key
 from ..core.status import LimitStatus
 from ..core.units import MILLI, from_milli
@@ -30,10 +31,11 @@ class Decision(Generic[L]):
     """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None.
 
     `degraded`: the store was away. Under the policy "allow" it passed and nothing was counted; under "local" it was
-    decided in this process.
+    decided in this process. `error`: among those of `try_acquire_each`, what is stored for this one is corrupt; it did
+    not pass.
     """
 
-    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed", "degraded")
+    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed", "degraded", "error")
 
     def __init__(
         self,
@@ -43,9 +45,11 @@ class Decision(Generic[L]):
         answer: Answer | None = None,
         max_wait_ms: int = 0,
         degraded: bool = False,
+        error: CorruptState | None = None,
     ) -> None:
         self.degraded = degraded
-        self.allowed = answer is None or answer.allowed
+        self.error = error
+        self.allowed = answer.allowed if answer is not None else error is None
         self._limiter = limiter
         self._chain = chain
         self._parts = parts
@@ -85,7 +89,9 @@ class Decision(Generic[L]):
     @property
     def retry_after_ms(self) -> int | None:
         """0 if it passed; otherwise the milliseconds until the same request would, None if it never will."""
-        return 0 if self.allowed or self._answer is None else self._answer.wait_ms
+        if self.allowed:
+            return 0
+        return None if self._answer is None else self._answer.wait_ms
 
     @property
     def retry_after_seconds(self) -> float | None:
@@ -101,6 +107,8 @@ class Decision(Generic[L]):
     def __repr__(self) -> str:
         if self.allowed:
             return f"Decision(allowed=True{', degraded=True' if self.degraded else ''})"
+        if self.error is not None:
+            return f"Decision(allowed=False, error={self.error!r})"
         return f"Decision(allowed=False, retry_after_seconds={self.retry_after_seconds})"
 
 
@@ -110,7 +118,7 @@ class JointDecision(Decision[L]):
     __slots__ = ("_leases", "_members")
 
     def __init__(self, limiter: LeaseMaker[L], whole: Outcome, members: Sequence[Outcome]) -> None:
-        super().__init__(limiter, whole.chain, whole.parts, whole.answer, degraded=whole.degraded)
+        super().__init__(limiter, whole.chain, whole.parts, whole.answer, degraded=whole.degraded, error=whole.error)
         self._members = members
         self._leases = [
             limiter._make_lease(member.chain, member.parts, "rollback", member.hold, degraded=member.degraded)

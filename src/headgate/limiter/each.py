@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 from ..core.decide import Answer, Request
-from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.errors import UNANSWERED, CorruptState, RateLimiterUnavailable, Unanswered, ValidationError
 from ..core.limit import Limit
 from ..core.names import parse_bucket_key
 from ..plan import Plan, Settle, SettleEach, SettleHere
@@ -58,7 +58,7 @@ class _Element:
         self.members: list[Member] = []
         self.chain = _NO_CHAIN
         self.request: Request | None = None
-        self.result: Answer | RateLimiterUnavailable | None = None
+        self.result: Answer | Unanswered | None = None
         self.asked_at = 0.0
 
     def add(self, chain: Chain, ask: Ask) -> None:
@@ -93,7 +93,7 @@ def named(limiter: BaseLimiter, asks: Sequence[Ask | Sequence[Ask]]) -> Iterator
 def outcomes(asks: Sequence[Ask | Sequence[Ask]], decisions: Sequence[Decision[Any]]) -> Iterator[WatchedOutcome]:
     """What became of each ask, in the same order."""
     for element, decision in zip(asks, decisions):
-        outcome = outcome_of(decision.allowed, decision.degraded)
+        outcome = outcome_of(decision.allowed, decision.degraded, decision.error)
         if isinstance(element, Ask):
             yield outcome
         else:
@@ -129,9 +129,9 @@ def decided_at_once(limiter: Any, members: Sequence[Member]) -> list[Decision[An
 
 
 def decided(
-    limiter: Any, members: Sequence[Member], results: Sequence[Answer | RateLimiterUnavailable]
+    limiter: Any, members: Sequence[Member], results: Sequence[Answer | Unanswered]
 ) -> list[Decision[Any]] | None:
-    """None if the store was away for some, which is a matter for `settled_each_plan`."""
+    """None if some have no answer, which is a matter for `settled_each_plan`."""
     answers = [result for result in results if isinstance(result, Answer)]
     if len(answers) < len(results):
         return None
@@ -142,7 +142,7 @@ def settled_each_plan(
     limiter: BaseLimiter,
     asks: Sequence[Any],
     members: Sequence[Member],
-    results: Sequence[Answer | RateLimiterUnavailable],
+    results: Sequence[Answer | Unanswered],
 ) -> Plan[list[Taken]]:
     """What becomes of asks that the store has answered in part."""
     elements = []
@@ -201,8 +201,8 @@ def _find_plan(limiter: BaseLimiter, element: _Element, options: Options) -> Pla
         for ask in element.asks:
             element.add((yield from chain_plan(limiter, ask.entity_id, ask.resource, ask.limits)), ask)
         yield from register_plan(limiter)
-    except RateLimiterUnavailable as away:
-        element.result = away
+    except UNANSWERED as why:
+        element.result = why
     else:
         if limiter._policy(element.members[0].chain, options.on_unavailable) == "local":
             limiter._count_instances()
@@ -212,12 +212,12 @@ def _find_plan(limiter: BaseLimiter, element: _Element, options: Options) -> Pla
 def _settle_plan(elements: Sequence[_Element]) -> Plan[None]:
     asked_at = time.monotonic()
     requests = [element.request for element in elements if element.request is not None]
-    results: Sequence[Answer | RateLimiterUnavailable]
+    results: Sequence[Answer | Unanswered]
     if len(requests) == 1:  # like any other: it may share its call with them
         try:
             results = [(yield from Settle(requests[0]))]
-        except RateLimiterUnavailable as away:
-            results = [away]
+        except UNANSWERED as why:
+            results = [why]
     else:
         results = (yield from SettleEach(requests)) if requests else []
     for element, result in zip(elements, results):
@@ -226,6 +226,8 @@ def _settle_plan(elements: Sequence[_Element]) -> Plan[None]:
 
 def _outcome_plan(limiter: BaseLimiter, element: _Element, options: Options) -> Plan[Outcome]:
     here = isinstance(element.result, RateLimiterUnavailable)
+    if isinstance(element.result, CorruptState):
+        return Outcome(element.chain, error=element.result)
     if isinstance(element.result, RateLimiterUnavailable):
         policy = limiter._policy(element.members[0].chain if element.members else None, options.on_unavailable)
         if policy == "allow":

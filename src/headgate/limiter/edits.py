@@ -65,7 +65,7 @@ class Edit(NamedTuple):
         level, value, expected = self
         if expected is not None and expected != (record.version if record else ABSENT):
             raise VersionConflict(level.key)
-        if value == (record.value if record else None):
+        if not corrupt_value(record) and value == (record.value if record else None):
             return []
         changes: list[Change] = [Delete(level.key) if value is None else Put(level.key, value)]
         if level.listed_at is not None:
@@ -75,11 +75,23 @@ class Edit(NamedTuple):
             level.deleted if value is None else level.set,
             entity_id=level.entity_id,
             resource=level.resource,
-            before=described(record.value) if record else None,
+            before=corrupt_value(record) or (described(record.value) if record else None),
             after=None if value is None else described(value),
             actor=actor,
         )
         return changes
+
+
+def known_version(record: Record | None) -> int | None:
+    """The version to expect of a record that is to be replaced. One that is corrupt may have any."""
+    if record is None:
+        return ABSENT
+    return None if record.flaw else record.version
+
+
+def corrupt_value(record: Record | None) -> dict[str, Any] | None:
+    """What the audit says that was there before."""
+    return {"corrupt": record.flaw} if record and record.flaw else None
 
 
 def described(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +109,8 @@ def write_limits_plan(
     """
     key = keys.revision_key(limiter.namespace)
     while True:
-        revised, *before = yield from GetRecords([key, *(edit.level.key for edit in edits)])
+        read = GetRecords([key, *(edit.level.key for edit in edits)], even_corrupt=True)  # they are overwritten
+        revised, *before = yield from read
         changes = list(others)
         for edit, record in zip(edits, before):
             changes += edit.changes(limiter, record, actor)
@@ -105,9 +118,7 @@ def write_limits_plan(
             return before
         revision = max(limiter._clock.now_ms(), revision_of(revised) + 1)
         try:
-            yield from WriteRecords(
-                [*changes, Put(key, {"revision": revision}, revised.version if revised else ABSENT)]
-            )
+            yield from WriteRecords([*changes, Put(key, {"revision": revision}, known_version(revised))])
         except VersionConflict as conflict:
             if conflict.key == key:
                 continue  # someone else changed limits in between
@@ -119,4 +130,4 @@ def write_limits_plan(
 
 
 def revision_of(record: Record | None) -> int:
-    return int(record.value["revision"]) if record else 0
+    return int(record.value["revision"]) if record and not record.flaw else 0

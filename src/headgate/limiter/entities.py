@@ -15,7 +15,7 @@ from . import keys
 from .audit import told
 from .base import BaseLimiter
 from .config import MAX_ANCESTORS
-from .edits import described, write_limits_plan
+from .edits import corrupt_value, described, known_version, write_limits_plan
 from .levels import StoredLimits, inherits, stored_limits
 
 MAX_NAME_CHARACTERS = 256
@@ -115,18 +115,19 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | Non
     The entity and its limits go at once, or, if it has very many of them, the limits first.
     """
     namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
-    record = yield from _read_plan(limiter, entity_id)
-    children = yield from ListRecords(keys.children_prefix(namespace, entity_id), limit=3)
+    record = yield from _read_plan(limiter, entity_id, even_corrupt=True)
+    children = yield from ListRecords(keys.children_prefix(namespace, entity_id), limit=3, even_corrupt=True)
     if children:
         some = ", ".join(keys.last_part(child.key) for child in children)
         raise ValidationError(
             f"entity {entity_id!r} has children ({some}): delete them or give them another parent first"
         )
-    changes: list[Change] = [Delete(record.key, record.version)]
-    if record.value["parent_id"] is not None:
-        changes.append(Delete(keys.child_key(namespace, record.value["parent_id"], entity_id)))
-    stored = yield from _stored_limits_plan(limiter, entity_id)
-    before = {**record.value, **_described(stored)}
+    changes: list[Change] = [Delete(record.key, known_version(record))]
+    parent_id = record.value.get("parent_id")
+    if isinstance(parent_id, str):
+        changes.append(Delete(keys.child_key(namespace, StoredId(parent_id), entity_id)))
+    stored = yield from _stored_limits_plan(limiter, entity_id, even_corrupt=True)
+    before = {**(corrupt_value(record) or record.value), **_described(stored)}
     changes += told(limiter, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
     room = MAX_CHANGES - 1 - len(changes)  # one is the revision
     limits = yield from _delete_limits_plan(limiter, record, stored, room)
@@ -134,17 +135,22 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | Non
     cursor: str | None = None
     while True:
         rows = yield from ListBuckets(namespace, entity_id=entity_id, cursor=cursor)
-        yield from DeleteBuckets([bucket_key(namespace, entity_id, row.resource) for row in rows])
+        resources = [row.resource for row in rows] + [error.resource for error in rows.corrupt]
+        yield from DeleteBuckets([bucket_key(namespace, entity_id, resource) for resource in resources])
         cursor = rows.cursor
         if cursor is None:
             return
 
 
-def _stored_limits_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[list[Record]]:
+def _stored_limits_plan(limiter: BaseLimiter, entity_id: StoredId, *, even_corrupt: bool = False) -> Plan[list[Record]]:
     found: list[Record] = []
     cursor: str | None = None
     while True:
-        page = yield from ListRecords(keys.entity_limits_prefix(limiter.namespace, entity_id), cursor)
+        page = yield from ListRecords(
+            keys.entity_limits_prefix(limiter.namespace, entity_id), cursor, even_corrupt=even_corrupt
+        )
+        for error in page.corrupt:
+            raise error
         found += page
         cursor = page.cursor
         if cursor is None:
@@ -153,7 +159,7 @@ def _stored_limits_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[list[
 
 def _described(stored: list[Record]) -> dict[str, Any]:
     """All limits of an entity, by resource."""
-    limits = {keys.last_part(one.key): described(one.value)["limits"] for one in stored}
+    limits = {keys.last_part(one.key): corrupt_value(one) or described(one.value)["limits"] for one in stored}
     alone = {keys.last_part(one.key): False for one in stored if not inherits(one.value)}
     return {"limits": limits, **({"inherit": alone} if alone else {})}
 
@@ -167,7 +173,8 @@ def _delete_limits_plan(limiter: BaseLimiter, entity: Record, stored: list[Recor
         doomed += [Delete(one.key), Delete(keys.custom_key(limiter.namespace, resource, entity_id))]
     at_once = MAX_CHANGES - 2
     while len(doomed) > room:
-        yield from write_limits_plan(limiter, [], [Check(entity.key, entity.version), *doomed[:at_once]])
+        unchanged = [] if entity.flaw else [Check(entity.key, entity.version)]
+        yield from write_limits_plan(limiter, [], [*unchanged, *doomed[:at_once]])
         doomed = doomed[at_once:]
     return doomed
 
@@ -184,7 +191,7 @@ def list_entities_plan(
     """All that were created, by id; with `prefix`, those whose stored ids start with it."""
     start = prefix and check_entity_id(prefix, "prefix")
     page = yield from ListRecords(f"{keys.entities_prefix(limiter.namespace)}{start}", cursor, limit)
-    return Page([_entity(record) for record in page], page.cursor)
+    return Page([_entity(record) for record in page], page.cursor, page.corrupt)
 
 
 def get_children_plan(
@@ -194,18 +201,20 @@ def get_children_plan(
     parent_id = limiter._stored_id(parent_id, "parent_id")
     yield from _read_plan(limiter, parent_id)
     prefix = keys.children_prefix(limiter.namespace, parent_id)
-    page = yield from ListRecords(prefix, cursor, limit)
+    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)
     ids = [keys.last_id(record.key) for record in page]
-    records = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id) for entity_id in ids])
-    return Page([_entity(record) for record in records if record is not None], page.cursor)
+    found = yield from GetRecords([keys.entity_key(limiter.namespace, one) for one in ids], even_corrupt=True)
+    records = [record for record in found if record is not None]
+    corrupt = [record.error for record in records if record.flaw]
+    return Page([_entity(record) for record in records if not record.flaw], page.cursor, corrupt)
 
 
 def _stored_parent(limiter: BaseLimiter, parent_id: str | None) -> StoredId | None:
     return None if parent_id is None else limiter._stored_id(parent_id, "parent_id")
 
 
-def _read_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[Record]:
-    (record,) = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id)])
+def _read_plan(limiter: BaseLimiter, entity_id: StoredId, *, even_corrupt: bool = False) -> Plan[Record]:
+    (record,) = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id)], even_corrupt)
     if record is None:
         raise EntityNotFound(entity_id)
     return record

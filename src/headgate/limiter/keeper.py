@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.decide import Answer
-from ..core.errors import HeadgateError, LimiterClosed, PartlyUnavailable, RateLimiterUnavailable
+from ..core.errors import HeadgateError, LimiterClosed, PartlyAnswered, RateLimiterUnavailable
 from ..plan import Plan, SettleAll, SettleHere, arun, run
 from .clock import rings
 from .fork import anew_after_fork
@@ -98,17 +98,18 @@ class Chores:
 def _renew_plan(holds: Sequence[Hold]) -> Plan[None]:
     asked_at = time.monotonic()
     requests = [hold.request() for hold in holds]
-    answers: Sequence[Answer | None] = [None] * len(holds)
+    answers: Sequence[Answer | HeadgateError | None] = [None] * len(holds)
     try:
         answers = yield from SettleAll(requests)
-    except PartlyUnavailable as partial:
-        answers = partial.answers
+    except PartlyAnswered as partly:
+        answers = partly.results
     except LimiterClosed:
         raise
     except Exception as error:
         if not isinstance(error, RateLimiterUnavailable):
             log.warning("slots could not be renewed: %s", error)
-    for hold, request, answer in zip(holds, requests, answers):
+    for hold, request, result in zip(holds, requests, answers):
+        answer = result if isinstance(result, Answer) else None
         hurry = 1 if answer is not None else _AGAIN
         hold.due = asked_at + hold.ttl_seconds / RENEWALS / hurry
         hold.renewed(request, answer, asked_at)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.decide import FORCE, Answer, Parts, Request, refund
 from ..core.errors import (
+    UNANSWERED,
     LeaseExpired,
     LimiterClosed,
     NamespaceNotFound,
@@ -323,7 +324,7 @@ class BaseLease:
         keeps = error is None or self._on_error == "keep"
         try:
             yield from self._commit_plan() if keeps else self._rollback_plan()
-        except (RateLimiterUnavailable, LimiterClosed, NamespaceNotFound) as unavailable:
+        except (*UNANSWERED, LimiterClosed, NamespaceNotFound) as unavailable:
             # What the body did, or its own error, matters more to the caller than this.
             what = "the slots of lease %s run out by themselves" if keeps else "lease %s could not be rolled back"
             log.warning(f"{what}: %s", self.id, unavailable)

@@ -93,7 +93,7 @@ def get_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[Namespace]:
 def list_namespaces_plan(limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[Namespace]]:
     """All namespaces of the store by name, deleted ones too."""
     page = yield from ListRecords(keys.namespaces_prefix(), cursor, limit)
-    return Page([_namespace(record) for record in page], page.cursor)
+    return Page([_namespace(record) for record in page], page.cursor, page.corrupt)
 
 
 def delete_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
@@ -150,7 +150,7 @@ def list_orphans_plan(limiter: BaseLimiter) -> Plan[list[str]]:
     registered: set[str] = set()
     cursor: str | None = None
     while True:
-        page = yield from ListRecords(keys.namespaces_prefix(), cursor)
+        page = yield from ListRecords(keys.namespaces_prefix(), cursor, even_corrupt=True)
         registered |= {keys.last_part(record.key) for record in page}
         cursor = page.cursor
         if cursor is None:

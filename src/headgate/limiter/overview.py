@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.errors import CorruptState
 from ..core.limit import Limit
 from ..core.names import StoredId, check_limit_name, check_resource
 from ..core.records import BucketRow, Page
@@ -65,21 +66,25 @@ class ResourceCapacity:
         return sum(entity.available for entity in self.entities)
 
 
-def all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> Plan[list[BucketRow]]:
+def all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> Plan[Page[BucketRow]]:
+    """On one page."""
     rows: dict[tuple[str, str], BucketRow] = {}  # a store may list one twice, and in any order
+    corrupt: dict[tuple[str, str], CorruptState] = {}
     cursor: str | None = None
     while True:
         page = yield from ListBuckets(limiter.namespace, entity_id, resource, cursor)
         rows |= {(row.entity_id, row.resource): row for row in page}
+        corrupt |= {(error.entity_id, error.resource): error for error in page.corrupt}
         cursor = page.cursor
         if cursor is None:
-            return [rows[place] for place in sorted(rows)]
+            return Page([rows[place] for place in sorted(rows)], None, [corrupt[place] for place in sorted(corrupt)])
 
 
-def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[list[BucketStatus]]:
-    """The entity's buckets that differ from full ones."""
+def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[Page[BucketStatus]]:
+    """The entity's buckets that differ from full ones, all on one page."""
     resource = None if resource is None else check_resource(resource)
-    return _statuses((yield from all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)))
+    rows = yield from all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)
+    return Page(_statuses(rows), None, rows.corrupt)
 
 
 def list_buckets_plan(
@@ -88,7 +93,7 @@ def list_buckets_plan(
     """Everyone's buckets that differ from full ones, in pages as the store has them. One may be there twice."""
     resource = None if resource is None else check_resource(resource)
     page = yield from ListBuckets(limiter.namespace, None, resource, cursor)
-    return Page(_statuses(page), page.cursor)
+    return Page(_statuses(page), page.cursor, page.corrupt)
 
 
 def _statuses(rows: Iterable[BucketRow]) -> list[BucketStatus]:
@@ -120,7 +125,7 @@ def get_resource_capacity_plan(limiter: BaseLimiter, resource: str, limit_name: 
     prefix = keys.custom_prefix(limiter.namespace, resource)
     cursor: str | None = None
     while True:
-        page = yield from ListRecords(prefix, cursor)
+        page = yield from ListRecords(prefix, cursor, even_corrupt=True)
         idle = [entity_id for entity_id in (keys.last_id(record.key) for record in page) if entity_id not in found]
         found |= yield from _untouched_plan(limiter, idle, resource, limit_name)
         cursor = page.cursor

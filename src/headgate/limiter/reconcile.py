@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ..core.bucket import Bucket
-from ..core.decide import FORCE, Part, Request
-from ..core.errors import VersionConflict
+from ..core.decide import FORCE, Part, Parts, Request
+from ..core.errors import CorruptState, RateLimiterUnavailable, VersionConflict
 from ..core.limit import Limit
 from ..core.names import StoredId, parse_bucket_key
 from ..core.records import Delete, Record
 from ..core.slots import Slots
-from ..plan import ListRecords, Plan, SettleAll, Sweep, WriteRecords
+from ..plan import ListRecords, Plan, SettleEach, Sweep, WriteRecords
 from . import keys
 from .base import BaseLimiter
 from .config import read_link_plan
 from .hold import RECORDED, taker_limits
 from .overview import all_buckets_plan
+
+log = logging.getLogger("headgate")
 
 _PAGE = 100
 
@@ -56,6 +59,8 @@ def _recorded_plan(limiter: BaseLimiter) -> Plan[tuple[int, int]]:
     cursor: str | None = None
     while True:
         page = yield from ListRecords(keys.leases_prefix(limiter.namespace), cursor, _PAGE)
+        for error in page.corrupt:
+            log.warning("a lease is left alone: %s", error)
         dead = yield from _claimed_plan((yield from _dead_plan(limiter, page)))
         yield from _restore_plan(limiter, dead)
         leases += sum(not record.value["slots"] for record in dead)  # those with slots were swept
@@ -67,25 +72,32 @@ def _recorded_plan(limiter: BaseLimiter) -> Plan[tuple[int, int]]:
 
 def _dead_plan(limiter: BaseLimiter, records: Sequence[Record]) -> Plan[list[Record]]:
     """Those that the store no longer knows to be alive. A lease ends with its record, so that these did not end."""
-    alive: dict[str, set[str]] = {}
+    alive: dict[str, set[str] | None] = {}
     dead = []
     for record in records:
         key = record.value["key"]
         if key not in alive:
             alive[key] = yield from _alive_plan(limiter, key)
-        if keys.last_part(record.key) not in alive[key]:
+        marked = alive[key]
+        if marked is not None and keys.last_part(record.key) not in marked:
             dead.append(record)
     return dead
 
 
-def _alive_plan(limiter: BaseLimiter, key: str) -> Plan[set[str]]:
-    marks = (yield from _states_plan(limiter, key)).get(RECORDED)
+def _alive_plan(limiter: BaseLimiter, key: str) -> Plan[set[str] | None]:
+    """None: what is stored there is corrupt, and cannot say."""
+    states = yield from _states_plan(limiter, key)
+    if states is None:
+        return None
+    marks = states.get(RECORDED)
     return set(marks.holders) if isinstance(marks, Slots) else set()
 
 
-def _states_plan(limiter: BaseLimiter, key: str) -> Plan[dict[str, Bucket | Slots]]:
+def _states_plan(limiter: BaseLimiter, key: str) -> Plan[dict[str, Bucket | Slots] | None]:
     _, entity_id, resource = parse_bucket_key(key)
     rows = yield from all_buckets_plan(limiter, StoredId(entity_id), resource)
+    if rows.corrupt:
+        return None
     return {state.limit.name: state for row in rows for state in row.buckets}
 
 
@@ -114,22 +126,36 @@ def _restore_plan(limiter: BaseLimiter, dead: Sequence[Record]) -> Plan[None]:
             taken_by[key] = record
     requests = []
     for key, amounts in back.items():
-        states = yield from _states_plan(limiter, key)
-        unused: Mapping[str, Part] = {}
-        if amounts.keys() - states.keys():
-            unused = yield from _unused_plan(limiter, key, taken_by[key])
-        # Under the limit that the bucket has by now. One that is not there is full, and only counts what comes back.
-        parts = []
-        for name, milli in amounts.items():
-            state = states.get(name)
-            if isinstance(state, Bucket):
-                parts.append(Part(0, state.limit, -milli, state.revision))
-            elif state is None and name in unused:
-                parts.append(unused[name]._replace(amount_milli=-milli))
+        try:
+            parts = yield from _parts_plan(limiter, key, amounts, taken_by[key])
+        except CorruptState as error:
+            log.warning("tokens of a dead lease are not given back: %s", error)
+            continue
         if parts:
-            requests.append(Request(FORCE, (key,), tuple(parts)))
-    if requests:
-        yield from SettleAll(requests)
+            requests.append(Request(FORCE, (key,), parts))
+    for result in (yield from SettleEach(requests)) if requests else ():
+        if isinstance(result, CorruptState):
+            log.warning("tokens of a dead lease are not given back: %s", result)
+        elif isinstance(result, RateLimiterUnavailable):
+            raise result
+
+
+def _parts_plan(limiter: BaseLimiter, key: str, amounts: Mapping[str, int], lease: Record) -> Plan[Parts]:
+    """Under the limit that the bucket has by now. One that is not there is full, and only counts what comes back."""
+    states = yield from _states_plan(limiter, key)
+    if states is None:
+        return ()  # when it is mended, it will be full
+    unused: Mapping[str, Part] = {}
+    if amounts.keys() - states.keys():
+        unused = yield from _unused_plan(limiter, key, lease)
+    parts = []
+    for name, milli in amounts.items():
+        state = states.get(name)
+        if isinstance(state, Bucket):
+            parts.append(Part(0, state.limit, -milli, state.revision))
+        elif state is None and name in unused:
+            parts.append(unused[name]._replace(amount_milli=-milli))
+    return tuple(parts)
 
 
 def _unused_plan(limiter: BaseLimiter, key: str, lease: Record) -> Plan[Mapping[str, Part]]:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from . import afar, audit, config, entities, life, namespaces, overview, preview, reconcile, tokens, usage, vendor
+from . import (
+    afar,
+    audit,
+    config,
+    entities,
+    life,
+    namespaces,
+    overview,
+    preview,
+    reconcile,
+    repair,
+    tokens,
+    usage,
+    vendor,
+)
 from .bind import blocking
 
 
@@ -61,5 +75,7 @@ class BlockingMethods:
     get_namespace_events = blocking(audit.get_namespace_events_plan)
 
     reconcile = blocking(reconcile.reconcile_plan)
+    find_corrupt = blocking(repair.find_corrupt_plan)
+    repair = blocking(repair.repair_plan)
     setup = blocking(life.setup_plan)
     ping = blocking(life.ping_plan)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
-from ..core.errors import RateLimiterUnavailable, RateLimitExceeded
+from ..core.errors import PartlyAnswered, RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, run
 from ..stores import InProcessStore, open_store
@@ -57,7 +57,7 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         elif self._coalesce:
             self._settle = ThreadCoalescer(self._settle_batch).settle
         else:
-            self._settle = lambda request: self._settle_batch((request,))[0]
+            self._settle = self._settle_alone
 
     def _wire(self) -> None:
         store, watchers = self._store, self._watchers
@@ -73,6 +73,12 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
 
     def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
         return self._guarded(self._ask, batch, self._now_ms())
+
+    def _settle_alone(self, request: Request) -> Answer:
+        try:
+            return self._settle_batch((request,))[0]
+        except PartlyAnswered as partly:
+            raise partly.first from None
 
     def _guarded(self, method: Callable[..., T], *arguments: Any) -> T:
         """Ask the store, unless it is known to be away."""
@@ -231,7 +237,9 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
 
     def _decision(self, outcome: Outcome, options: Options) -> Decision[SyncLease]:
         chain, parts, degraded = outcome.chain, outcome.parts, outcome.degraded
-        decision: Decision[SyncLease] = Decision(self, chain, parts, outcome.answer, outcome.max_wait_ms, degraded)
+        decision: Decision[SyncLease] = Decision(
+            self, chain, parts, outcome.answer, outcome.max_wait_ms, degraded, outcome.error
+        )
         if outcome.hold is not None:
             decision._lease = self._make_lease(chain, parts, "rollback", outcome.hold, degraded=degraded)
         elif options.on_lost is not None and decision.lease is not None:
@@ -242,6 +250,7 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         """Many decisions in one call to the store, each by itself, as if asked for one after the other.
 
         An element that is a list of asks passes or fails as a whole; its decision has a lease for each (`leases`).
+        One whose stored state is corrupt does not pass, and its decision says why (`error`).
         """
         return self._take_each(check_asks(asks), on_unavailable)
 

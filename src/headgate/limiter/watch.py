@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from ..core.decide import Answer, Parts, Request
-from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from ..core.errors import UNANSWERED, RateLimitExceeded, ValidationError
 from ..core.names import check_resource
 from ..stores import SettledThenCancelled
 
@@ -35,7 +35,8 @@ class Watcher(Protocol):
     def decided(self, entity_id: str, resource: str, outcome: Outcome, seconds: float) -> None:
         """Something asked for was decided in so many seconds, waiting included. The id is the stored one.
 
-        "degraded": it passed without the store. "unavailable": RateLimiterUnavailable was raised.
+        "degraded": it passed without the store. "unavailable": it could not be decided, because
+        of RateLimiterUnavailable or CorruptState.
         """
 
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
@@ -44,7 +45,9 @@ class Watcher(Protocol):
     # A watcher may also have `misconfigured(rule, cause)`: a rule of the HTTP adapters could not be obeyed.
 
 
-def outcome_of(allowed: bool, degraded: bool) -> Outcome:
+def outcome_of(allowed: bool, degraded: bool, error: Exception | None = None) -> Outcome:
+    if error is not None:
+        return "unavailable"
     if not allowed:
         return "refused"
     return "degraded" if degraded else "allowed"
@@ -172,8 +175,8 @@ class Deciding:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, (RateLimiterUnavailable, RateLimitExceeded)):
-            outcome: Outcome = "unavailable" if isinstance(error, RateLimiterUnavailable) else "refused"
+        if isinstance(error, (*UNANSWERED, RateLimitExceeded)):
+            outcome: Outcome = "refused" if isinstance(error, RateLimitExceeded) else "unavailable"
             seconds = perf_counter() - self._began
             with suppress(ValidationError):  # where the store is away, not all of them have been looked at
                 for entity_id, resource in self._asks:

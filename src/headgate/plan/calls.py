@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.errors import RateLimiterUnavailable, ValidationError
+from ..core.errors import Unanswered, ValidationError
+from ..core.forms import checked
 from ..core.names import StoredId
 from ..core.records import BucketRow, Change, Page, Record, Swept
 from ..core.usage import UsageRow
@@ -36,7 +37,7 @@ class SettleAll(Call[list[Answer]]):
 
 
 @dataclass(frozen=True, slots=True)
-class SettleEach(Call[list[Answer | RateLimiterUnavailable]]):
+class SettleEach(Call[list[Answer | Unanswered]]):
     """Many requests in one go, together with those of others. Each has an answer, or says why there is none."""
 
     batch: Sequence[Request]
@@ -94,8 +95,18 @@ class StoreCall(Call[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class GetRecords(StoreCall[list[Record | None]]):
+    """A corrupt one is an error, unless `even_corrupt`: to be overwritten or deleted it need not be read."""
+
     method: ClassVar[str] = "get_records"
     keys: Sequence[str]
+    even_corrupt: bool = False
+
+    def __iter__(self) -> Plan[list[Record | None]]:
+        records: list[Record | None] = [record and checked(record) for record in (yield self)]
+        for record in records:
+            if record is not None and record.flaw and not self.even_corrupt:
+                raise record.error
+        return records
 
     def place(self) -> str:
         return self.keys[0] if self.keys else ""
@@ -121,18 +132,28 @@ class WriteRecords(StoreCall[None]):
 
 @dataclass(frozen=True, slots=True)
 class ListRecords(StoreCall[Page[Record]]):
-    """A cursor comes from outside, and must not lead into other lists."""
+    """A cursor comes from outside, and must not lead into other lists. What is corrupt is told beside the page, or if
+    `even_corrupt` in it."""
 
     method: ClassVar[str] = "list_records"
     prefix: str
     cursor: str | None = None
     limit: int = 100
+    even_corrupt: bool = False
 
     def __post_init__(self) -> None:
         if self.cursor is not None and not (isinstance(self.cursor, str) and self.cursor.startswith(self.prefix)):
             raise ValidationError(
                 f"cursor {self.cursor!r} is not of this list: pass the one that the page before it has"
             )
+
+    def __iter__(self) -> Plan[Page[Record]]:
+        page: Page[Record] = yield self
+        records = [checked(record) for record in page]
+        if self.even_corrupt:
+            return Page(records, page.cursor)
+        corrupt = [record.error for record in records if record.flaw]
+        return Page([record for record in records if not record.flaw], page.cursor, corrupt)
 
     def place(self) -> str:
         return self.prefix

@@ -19,8 +19,11 @@ Rules
 - A store that has no `hearing` keeps no queue for slots, and may ignore `place_ms`.
 - `now_ms` is the caller's clock, or None for a store with `own_clock`, which then uses its own.
 - No exception of a driver gets out: RateLimiterUnavailable when the store did not answer in time (the batch may
-  then have happened or not), PartlyUnavailable when only a part of it did, ValidationError when what the URL names
-  cannot be used.
+  then have happened or not), PartlyAnswered when some requests of it have an error instead of an answer,
+  ValidationError when what the URL names cannot be used.
+- A row that cannot be read, or makes no sense (core/stored.py), concerns the requests on it alone: CorruptState in the
+  place of their answers, nothing changed for them, and the others answered as if it were not there. Lists name it
+  (`Page.corrupt`, `Record.flaw`) and go on; `delete_buckets` and `write_records` replace it, `sweep` leaves it alone.
 - Buckets that are full again may be forgotten at any time; `sweep` does it for what a store does not forget by itself,
   and lets go of the slots that have run out.
 - A page may be empty; the last one is the one without a cursor. `list_buckets` may list a row twice, in any order.
@@ -40,6 +43,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..core.decide import Answer, Parts, Request
+from ..core.errors import HeadgateError
 from ..core.records import BucketRow, Change, Page, Record, Swept
 from ..core.usage import UsageRow
 
@@ -61,7 +65,7 @@ class CancelledLate(asyncio.CancelledError):
 class SettledThenCancelled(CancelledLate):
     """These are its answers."""
 
-    def __init__(self, answers: Sequence[Answer], own: asyncio.CancelledError) -> None:
+    def __init__(self, answers: Sequence[Answer | HeadgateError], own: asyncio.CancelledError) -> None:
         super().__init__(own)
         self.answers = answers
 

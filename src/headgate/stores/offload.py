@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.errors import LimiterClosed
+from ..core.errors import LimiterClosed, PartlyAnswered
 from ..core.records import BucketRow, Change, Page, Record, Swept
 from ..core.usage import UsageRow
 from .contract import LostThenCancelled, SettledThenCancelled, Store
@@ -70,7 +70,10 @@ class OffloadedStore:
             except Exception:
                 break
         if cancelled is not None:
-            if answers.cancelled() or answers.exception():
+            failed = None if answers.cancelled() else answers.exception()
+            if isinstance(failed, PartlyAnswered):
+                raise SettledThenCancelled(failed.results, cancelled)
+            if answers.cancelled() or failed:
                 raise LostThenCancelled(cancelled)
             raise SettledThenCancelled(answers.result(), cancelled)
         return answers.result()

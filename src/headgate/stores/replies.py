@@ -1,17 +1,20 @@
 """What a server that decides by itself replies, as answers: how many of equal requests passed, and then either what the
 last of them left of each limit or, where there is more to say, each limit's state as it found it, from which `decide`
-says it."""
+says it. CORRUPT instead of a number: on which of the parts, and which of its fields (core/stored.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn, Protocol, TypeAlias
 
 from ..core.decide import TAKE, Answer, Parts, Request, State, decide
+from ..core.errors import HeadgateError, PartlyAnswered
 from ..core.limit import Limit
 from ..core.slots import NEVER_MS, Slots
+from ..core.stored import corrupt_field
 
 DESCRIBED = 9  # numbers that describe a state
+CORRUPT = -1
 _OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
 
 ReadState: TypeAlias = "Callable[..., State]"  # of the limit that is asked for, the lease, and those numbers
@@ -28,11 +31,16 @@ def read_answers(
     entries: Iterable[Equals], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
 ) -> list[Answer]:
     answers: list[Answer] = [None] * size  # type: ignore[list-item]  # all of them are set below
+    corrupt: dict[int, HeadgateError] = {}
     at = 0
     for entry in entries:
         request, members = entry.request, entry.members
         passed, at = reply[at], at + 1
         parts = request.parts
+        if passed == CORRUPT:
+            corrupt |= dict.fromkeys(members, _corrupt(request, *reply[at : at + 2]))
+            at += 2
+            continue
         if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
             lefts, at = reply[at : at + len(parts)], at + len(parts)
             _answer_passed(answers, members, parts, lefts)
@@ -44,7 +52,18 @@ def read_answers(
             at += DESCRIBED
         for member in members:
             answers[member] = decide(request, states, 0)
+    if corrupt:
+        _raise_with(corrupt, answers)
     return answers
+
+
+def _corrupt(request: Request, number: int, field: int) -> HeadgateError:
+    part = request.parts[number - 1]
+    return corrupt_field(request.keys[part.level], part.limit.name, field)
+
+
+def _raise_with(corrupt: Mapping[int, HeadgateError], answers: Sequence[Answer]) -> NoReturn:
+    raise PartlyAnswered([corrupt.get(member, answer) for member, answer in enumerate(answers)])
 
 
 def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: Sequence[int]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ...core.bucket import Bucket
 from ...core.decide import State
+from ...core.errors import CorruptState
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
 from ...plan import Plan
@@ -22,6 +24,7 @@ from .hours import Hours
 from .namespaces import Namespaces
 from .places import places_plan
 from .pool import Pool
+from .reads import read_items_plan
 from .rows import NEW, Row, bucket_of
 from .shards import if_no_shard, sharded_item
 from .slots import SlotShelf, listed
@@ -49,15 +52,29 @@ class Buckets:
         if ns is None:
             return Page([])
         found, after = yield from places_plan(self._deliver, ns, entity_id, resource, cursor)
-        places = list(found)
-        pools = yield from self._across.pools_plan(places, now_ms)
-        slots = yield from self._slots.rows_plan(places)
-        rows = [
-            BucketRow(place.entity_id, place.resource, states)
-            for place, pool in zip(places, pools)
-            if (states := _states(pool, slots.get(place, NEW), now_ms)) and not _is_forgotten(states, now_ms)
-        ]
-        return Page(rows, after)
+        page = yield from self._read_plan(list(found), now_ms)
+        return Page(page, after, page.corrupt)
+
+    def _read_plan(self, places: Sequence[Place], now_ms: int) -> Plan[Page[BucketRow]]:
+        try:
+            pools = yield from self._across.pools_plan(places, now_ms)
+            slots = yield from self._slots.rows_plan(places)
+        except CorruptState as error:
+            if len(places) == 1:
+                return Page([], None, [error])
+            found = Page[BucketRow]([])
+            for place in places:  # so that it is known which
+                one = yield from self._read_plan([place], now_ms)
+                found += one
+                found.corrupt += one.corrupt
+            return found
+        return Page(
+            [
+                BucketRow(place.entity_id, place.resource, states)
+                for place, pool in zip(places, pools)
+                if (states := _states(pool, slots.get(place, NEW), now_ms)) and not _is_forgotten(states, now_ms)
+            ]
+        )
 
     # Deleting
 
@@ -66,7 +83,10 @@ class Buckets:
             namespace, entity_id, resource = parse_bucket_key(key)
             ns = yield from self._namespaces.find_plan(namespace)
             if ns is not None:
-                yield from self._delete_one_plan(Place(ns, entity_id, resource, 0))
+                try:
+                    yield from self._delete_one_plan(Place(ns, entity_id, resource, 0))
+                except CorruptState:
+                    yield from self._remove_plan(Place(ns, entity_id, resource, 0))
                 yield from self._slots.delete_plan(Place(ns, entity_id, resource, 0))
 
     def _delete_one_plan(self, first: Place) -> Plan[None]:
@@ -88,6 +108,17 @@ class Buckets:
                 done = yield from self._deliver.one_plan(Send("UpdateItem", empty, repeatable=True))
             if not isinstance(done, Failed):
                 return
+
+    def _remove_plan(self, first: Place) -> Plan[None]:
+        """All items that there may be, with what they have counted: of a corrupt one nothing is known."""
+        places = {}
+        for shard in range(self._deliver.settings.max_shards):
+            place = first._replace(shard=shard)
+            places[place.pk, place.key["SK"]["S"]] = place
+            self._cache.forget(place)
+        found = yield from read_items_plan(self._deliver, places)
+        deletes = [{"TableName": self._deliver.table, "Key": places[item_key].key} for item_key in found]
+        yield from self._deliver.all_plan([Send("DeleteItem", delete, repeatable=True) for delete in deletes])
 
     def _empty_all(self, rows: Mapping[Place, Row], count: int, conditions: Mapping[Place, Condition]) -> Send:
         """All shards at once, on these conditions and that there are no others."""
@@ -112,8 +143,9 @@ class Buckets:
         swept = leases = 0
         if ns is not None:
             for first in (yield from self._with_shards_plan(ns)):
-                (pool,) = yield from self._across.pools_plan([first], now_ms)
-                swept += yield from self._merge_plan(pool, now_ms)
+                with suppress(CorruptState):  # somebody has to hear of it
+                    (pool,) = yield from self._across.pools_plan([first], now_ms)
+                    swept += yield from self._merge_plan(pool, now_ms)
             leases = yield from self._slots.sweep_plan(ns, now_ms)
         return Swept(buckets=swept, leases=leases)
 

@@ -112,7 +112,7 @@ def _writes_plan(deliver: Deliverer, wanted: Sequence[tuple[Change, Home]], now_
     for (change, home), counted in zip(wanted, counts_up):
         expected = change.expected
         if counted:
-            expected = home.version_of(values_of(found.get(home.item_key, {})), now_ms)
+            expected = home.known_version(values_of(found.get(home.item_key, {})), now_ms)
         writes.append(_Write(change, home, expected))
     return writes
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 from ...core.decide import Answer, Request
-from ...core.errors import PartlyUnavailable, RateLimiterUnavailable, ValidationError
+from ...core.errors import PartlyAnswered, RateLimiterUnavailable, ValidationError
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
 from ..planned import AsyncPlannedStore
@@ -55,8 +55,10 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
         talk = _Talk(self._wire, to_the_end=True)
         try:
             answers = await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
-        except PartlyUnavailable:
-            raise  # with answers, which somebody may have to give back
+        except PartlyAnswered as partly:
+            if talk.cancelled is not None:
+                raise SettledThenCancelled(partly.results, talk.cancelled) from None
+            raise
         except RateLimiterUnavailable:
             if talk.cancelled is not None:
                 raise LostThenCancelled(talk.cancelled) from None

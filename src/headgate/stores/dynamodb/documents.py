@@ -14,7 +14,8 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from ...core.errors import ValidationError
-from ...core.records import Record
+from ...core.records import ABSENT, Record
+from ...core.units import shown
 from . import keys
 from .attributes import item_of, values_of
 from .exchange import Attributes, Item
@@ -62,15 +63,25 @@ class Home:
     def record(self, item: Item | None, now_ms: int) -> Record | None:
         """What the item says, or None if there is no such record (any more)."""
         values = {} if item is None else values_of(item)
-        version = self.version_of(values, now_ms)
+        version = self.known_version(values, now_ms)
         try:
+            if version is None:
+                raise ValueError(f"{self.version_attribute} is {shown(values.get(self.version_attribute))}")
             value = self.decode(values) if version else None
-        except (KeyError, ValueError) as error:
-            raise ValidationError(
-                f"record {self.key!r}: its item {self.pk!r} {self.sk!r} was not written by headgate, or was changed: "
-                f"{error!r}. Delete the item, or write the record again"
-            ) from None
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            return Record(
+                self.key, {}, version or ABSENT, f"its item {self.pk!r} {self.sk!r} cannot be read ({error!r})"
+            )
         return None if value is None else Record(self.key, value, version)
+
+    def known_version(self, values: Mapping[str, Any], now_ms: int) -> int | None:
+        """None: it cannot be read."""
+        try:
+            version = self.version_of(values, now_ms)
+        except (ValueError, TypeError, ArithmeticError):
+            return None
+        written = values.get(self.version_attribute, ABSENT)
+        return version if type(written) is int and written >= ABSENT else None
 
     def version_of(self, values: Mapping[str, Any], now_ms: int) -> int:
         """0: there is no such record. An expired one does not exist."""
@@ -171,7 +182,7 @@ class LimitsHome(Home):
         return values
 
     def decode(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        names = values["limit_names"].split(",") if values["limit_names"] else []
+        names = str.split(values["limit_names"], ",") if values["limit_names"] != "" else []
         value: dict[str, Any] = {"limits": [_limit(name, values) for name in names]}
         return value | {field: values[field] for field in ("inherit", "on_unavailable") if field in values}
 

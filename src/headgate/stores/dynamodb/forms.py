@@ -252,7 +252,8 @@ class _Expression:
             return f"attribute_not_exists(#v{i}) AND attribute_exists(#sc)"
         if form is Form.UPSERT:
             self.values[f":h{i}"] = _number(limit.high)
-            return f"(attribute_not_exists(#v{i}) OR (#l{i} = :l{i} AND #v{i} < :h{i}))"
+            absent = f"attribute_not_exists(#v{i}) AND attribute_not_exists(#l{i})"
+            return f"(({absent}) OR (#l{i} = :l{i} AND #v{i} < :h{i}))"
         self.values[f":b{i}"] = {"S": limit.written_before}
         same_limit = f"#l{i} = :b{i}"
         if form is Form.GIVE:

@@ -26,7 +26,7 @@ from .attributes import attribute, item_of
 from .deliver import Deliverer
 from .exchange import Attributes, Exchange, Failed, Item, Send
 from .forms import Place, time_to_live
-from .rows import MOST_SHARDS, PREFIX, SUFFIXES, Row, number, parse_used, read_used
+from .rows import MOST_SHARDS, PREFIX, SUFFIXES, Row, counted, parse_used, used_names
 
 MOVES = "moves"
 # How many counts there is room for in a kilobyte, beside the limits.
@@ -149,7 +149,7 @@ class Hours:
 
 def shards_ever(item: Item) -> int:
     """How many shards there are, or were, of the buckets of which this is the first."""
-    return max(1, number(item, "shard_count"), number(item, MOST_SHARDS))
+    return max(1, counted(item, "shard_count"), counted(item, MOST_SHARDS))
 
 
 def sk_of_day(resource: str, day: int) -> str:
@@ -165,8 +165,9 @@ def sums(items: Iterable[Item], hours: tuple[int, int]) -> dict[str, dict[int, i
     first, after = hours
     used: dict[str, dict[int, int]] = {}
     for item in items:
-        for name, milli in read_used(item).items():
+        for name in used_names(item):
             limit, hour = parse_used(name)
+            milli = counted(item, name)
             if milli and first <= hour < after:
                 of_limit = used.setdefault(limit, {})
                 of_limit[hour] = of_limit.get(hour, 0) + milli

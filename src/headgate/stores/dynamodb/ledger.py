@@ -36,6 +36,7 @@ class Ledger(ABC):
         self.now_ms = now_ms
         self.seen_at_ms = dict(seen_at_ms or {})  # of each limit, when it was last looked at
         self.fresh = self.trusted = self.throttled = False
+        self.doubtful = self.looked_into = False  # it could not be written: it has to be, and was, looked at
         self._times: dict[str, int] = {}
         self.begin()
 
@@ -45,8 +46,8 @@ class Ledger(ABC):
 
     @property
     def blind(self) -> bool:
-        """Nothing is known of a shard. It may not exist yet, and may not be made by the way."""
-        return self.row is None and self.place.shard > 0
+        """Nothing is known of a shard. It may not exist yet, and may not be made by the way. Or it may be corrupt."""
+        return (self.row is None and self.place.shard > 0) or self.doubtful
 
     @property
     def shards(self) -> int:
@@ -151,6 +152,7 @@ class Ledger(ABC):
         before = row if row is None or write is None else self._before(row, write)
         self.row = row
         self.fresh = row is not None
+        self.looked_into, self.doubtful = self.looked_into or self.doubtful, False
         self.trusted = False
         self._start_from(before)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...core.decide import PEEK, TAKE, Answer, Part, Request, refund
-from ...core.errors import Contended, HeadgateError, RateLimiterUnavailable
+from ...core.errors import UNANSWERED, Contended, CorruptState, HeadgateError
 from ...core.names import parse_bucket_key
 from ...plan import Plan
 from .across import Across, longest_of
@@ -49,16 +49,26 @@ class MixedSettler(Settler):
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         jobs: list[Job] = []
         for piece in _of_one_kind(batch):
-            try:
-                some = yield from self._jobs_plan(piece, now_ms)
-            except RateLimiterUnavailable as error:
-                some = [Job(request, []) for request in piece]
-                for job in some:
-                    job.error = error
-            else:
-                yield from self._settle_plan(some, now_ms)
-            jobs += some
+            jobs += yield from self._piece_plan(piece, now_ms)
         return answers_of(jobs)
+
+    def _piece_plan(self, piece: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
+        try:
+            jobs = yield from self._jobs_plan(piece, now_ms)
+        except UNANSWERED as error:
+            if len(piece) > 1 and isinstance(
+                error, CorruptState
+            ):  # of one of them: the others are settled by themselves
+                jobs = []
+                for request in piece:
+                    jobs += yield from self._piece_plan([request], now_ms)
+                return jobs
+            jobs = [Job(request, []) for request in piece]
+            for job in jobs:
+                job.error = error
+        else:
+            yield from self._settle_plan(jobs, now_ms)
+        return jobs
 
     def _jobs_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Job]]:
         places: dict[str, SlotPlace] = {}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
-from ...core.errors import NamespaceNotFound, RateLimiterUnavailable, ValidationError
+from ...core.errors import CorruptState, NamespaceNotFound, RateLimiterUnavailable, ValidationError
 from ...core.names import check_namespace
 from ...core.records import Page
 from ...plan import Plan, Sleep
@@ -232,4 +232,8 @@ def _item(namespace: Namespace) -> Item:
 
 def _read(item: Item) -> Namespace:
     values = values_of(item)
-    return Namespace(values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"])
+    try:
+        return Namespace(values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"])
+    except KeyError as missing:
+        name = item["SK"]["S"].rpartition("#")[2]
+        raise CorruptState(f"it lacks {missing}", record_key=f"{keys.REGISTRY}/namespace#{name}") from None

@@ -14,7 +14,8 @@ is taken from one of them counts `n` times there: no share is ever rounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType
@@ -22,7 +23,11 @@ from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
 from ...core.decide import Part
+from ...core.errors import CorruptState
 from ...core.limit import Limit
+from ...core.stored import LATEST_MS, LOWEST_MILLI, is_sound_bucket, is_sound_limit
+from ...core.units import shown
+from . import keys
 from .exchange import Item
 
 PREFIX = "b_"
@@ -106,25 +111,49 @@ def parse_used(attribute: str) -> tuple[str, int]:
 
 
 def read_used(item: Item) -> dict[str, int]:
-    return {attribute: number(item, attribute) for attribute in item if attribute.startswith(USED)}
+    return {attribute: number(item, attribute) for attribute in used_names(item)}
+
+
+def used_names(item: Item) -> list[str]:
+    return [attribute for attribute in item if attribute.startswith(USED)]
 
 
 def has_buckets(item: Item | None) -> bool:
     """Of a shard that there is no longer, what it has counted stays, and it says to be one of no shards."""
-    return item is not None and number(item, "shard_count") > 0
+    if item is None:
+        return False
+    with reading(item):
+        return number(item, "shard_count") > 0
+
+
+@contextmanager
+def reading(item: Item) -> Iterator[None]:
+    """Whatever keeps an item from being read is said to be wrong with it."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        _, entity_id, resource, _ = keys.parse_bucket_pk(item["PK"]["S"])
+        raise CorruptState(f"its item cannot be read ({error!r})", entity_id, resource) from None
 
 
 def read_row(item: Item) -> Row:
-    if not has_buckets(item):
+    with reading(item):
+        return _read_row(item)
+
+
+def _read_row(item: Item) -> Row:
+    if number(item, "shard_count") <= 0:
         return NEW
     states: dict[str, State] = {}
     for attribute, value in item.items():
+        if attribute.startswith(PREFIX) and attribute.endswith("_vt") and f"{attribute[:-2]}lm" not in item:
+            raise ValueError(f"{attribute} has no limit")
         if attribute.startswith(PREFIX) and attribute.endswith("_lm"):
             name = attribute[len(PREFIX) : -len("_lm")]
             limit, blocked_until_ms = read_limit(name, value["S"])
-            states[name] = State(
+            states[name] = _sound(
                 limit,
-                number(item, f"{PREFIX}{name}_vt"),
+                number({"vt": item[f"{PREFIX}{name}_vt"]}, "vt"),  # which has to be there
                 number(item, f"{PREFIX}{name}_at"),
                 number(item, f"{PREFIX}{name}_rv"),
                 value["S"],
@@ -139,7 +168,27 @@ def read_row(item: Item) -> Row:
 def read_limit(name: str, written: str) -> tuple[Limit, int]:
     shape, _, blocked = written.partition("!")
     capacity, refill, period = map(int, shape.split("/"))
+    if not is_sound_limit(capacity, refill, period):
+        raise ValueError(f"limit {name} is {written!r}")
     return Limit.from_stored(name, capacity, refill, period), int(blocked or 0)
+
+
+def _sound(
+    limit: Limit, v: int, at_ms: int, revision: int, written: str, blocked_until_ms: int, consumed_milli: int
+) -> State:
+    highest = LATEST_MS * limit.refill_milli + (limit.capacity_milli - LOWEST_MILLI) * limit.period_ms
+    sound = is_sound_bucket(1, 0, 0, at_ms, 0, blocked_until_ms, revision)
+    if not sound or not limit.refill_milli or not -highest <= v <= highest:
+        raise ValueError(f"limit {limit.name} has {shown((v, at_ms, revision, blocked_until_ms))}")
+    return State(limit, v, at_ms, revision, written, blocked_until_ms, consumed_milli)
+
+
+def counted(item: Item, attribute: str) -> int:
+    """The same of what was used. Of a corrupt item, what can be read."""
+    try:
+        return number(item, attribute)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
+        return 0
 
 
 def number(item: Item, attribute: str) -> int:

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request
-from ...core.errors import Contended, HeadgateError, PartlyUnavailable, RateLimiterUnavailable, ValidationError
+from ...core.errors import UNANSWERED, Contended, CorruptState, HeadgateError, PartlyAnswered, ValidationError
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
 from .across import Across, longest_of
@@ -131,7 +131,7 @@ class Settler:
         """Once, in the namespaces that there are now."""
         try:
             again = yield from self._jobs_plan([job.request for job in moved], now_ms)
-        except RateLimiterUnavailable as error:
+        except UNANSWERED as error:
             for job in moved:
                 job.error = error
             return
@@ -193,7 +193,7 @@ class Settler:
         request = job.rest()
         try:
             answer = yield from self._across.settle_plan(request, [one.place for one in job.ledgers], now_ms)
-        except RateLimiterUnavailable as error:
+        except UNANSWERED as error:
             job.error = error
             return
         job.answered(request, answer)
@@ -203,7 +203,7 @@ class Settler:
         for ns in vanished:
             try:
                 yield from self._namespaces.check_plan(ns)
-            except RateLimiterUnavailable as error:
+            except UNANSWERED as error:
                 for job in jobs:
                     if any(ledger.place.ns == ns for ledger in job.ledgers):
                         job.error = error
@@ -360,8 +360,9 @@ def _wait_for_slots(levels: dict[Part, Level]) -> bool:
 
 def answers_of(jobs: Sequence[Job]) -> list[Answer]:
     errors = [job.error for job in jobs if job.error is not None]
+    answers = [job.answer for job in jobs if job.answer is not None and job.error is None]
     if not errors:
-        return [job.answer for job in jobs if job.answer is not None]
-    if len(errors) == len(jobs):
+        return answers
+    if not answers and not any(isinstance(error, CorruptState) for error in errors):
         raise errors[0]
-    raise PartlyUnavailable(RateLimiterUnavailable(str(errors[0])), [job.answer for job in jobs])
+    raise PartlyAnswered([result for job in jobs if (result := job.error or job.answer) is not None])

@@ -33,7 +33,10 @@ class Shelf:
             return
         ledger.throttled = news.throttled
         ledger.vanished = news.row is NEW and ledger.row is not None and bool(ledger.row.states)
-        if news.row is None:
+        if news.invalid is not None:
+            ledger.replay()
+            ledger.fresh = False
+        elif news.row is None:
             if news.error is not None:
                 self.cache.forget(ledger.place)
             ledger.learn(None if news.error else ledger.row)

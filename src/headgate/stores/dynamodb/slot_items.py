@@ -20,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...core.slots import Slots
+from ...core.stored import is_sound_slots
+from ...core.units import shown
 from . import keys
 from .attributes import attribute
 from .exchange import Attributes, Item, Send
 from .forms import Place, time_to_live
-from .rows import Held, Row, State, number, read_limit, written_limit
+from .rows import Held, Row, State, number, read_limit, reading, written_limit
 
 PREFIX = "s_"
 SUFFIXES = ("lm", "h", "n", "at", "rv")
@@ -46,6 +48,11 @@ class SlotPlace(Place):
 
 
 def read_slots(item: Item) -> Row:
+    with reading(item):
+        return _read_slots(item)
+
+
+def _read_slots(item: Item) -> Row:
     states: dict[str, State] = {}
     for name_of, value in item.items():
         if name_of.startswith(PREFIX) and name_of.endswith("_lm"):
@@ -54,6 +61,10 @@ def read_slots(item: Item) -> Row:
             limit, blocked_until_ms = read_limit(name, value["S"])
             holders = {lease_id: _read_held(entry["S"]) for lease_id, entry in item[f"{start}h"]["M"].items()}
             held, at_ms, revision = (number(item, f"{start}{suffix}") for suffix in ("n", "at", "rv"))
+            if limit.refill_milli or held < 0 or not is_sound_slots(at_ms, blocked_until_ms, revision, holders):
+                raise ValueError(
+                    f"limit {name} has {shown((held, at_ms, revision, blocked_until_ms, *holders.values()))}"
+                )
             states[name] = State(limit, held, at_ms, revision, value["S"], blocked_until_ms, 0, holders)
     return Row(states, 1, number(item, "ttl"), number(item, "ver"))
 

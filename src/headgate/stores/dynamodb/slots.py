@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from ...core.errors import RateLimiterUnavailable
+from ...core.errors import CorruptState, RateLimiterUnavailable
 from ...core.limit import OWN
 from ...core.slots import Slots
 from ...plan import Plan
@@ -148,6 +148,16 @@ class SlotShelf(Shelf):
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_slots(item) for key, item in items.items()}
 
+    def _sound_rows_plan(self, places: Sequence[Place]) -> Plan[dict[Place, Row]]:
+        """But for those that are corrupt."""
+        try:
+            return (yield from self.rows_plan(places))
+        except CorruptState:
+            rows: dict[Place, Row] = {}
+            for place in places if len(places) > 1 else ():
+                rows |= yield from self._sound_rows_plan([place])
+            return rows
+
     def delete_plan(self, first: Place) -> Plan[None]:
         place = SlotPlace(*first)
         self.cache.forget(place)
@@ -168,7 +178,7 @@ class SlotShelf(Shelf):
             assert not isinstance(reply, Failed)
             places = [SlotPlace(*keys.parse_bucket_pk(row["PK"]["S"])) for row in reply["Items"]]
             for start in range(0, len(places), _AT_ONCE):
-                rows = yield from self.rows_plan(places[start : start + _AT_ONCE])
+                rows = yield from self._sound_rows_plan(places[start : start + _AT_ONCE])
                 swept += yield from self._sweep_rows_plan(rows, now_ms)
             if "LastEvaluatedKey" not in reply:
                 return swept

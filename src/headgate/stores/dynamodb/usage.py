@@ -21,7 +21,7 @@ from .hours import MOVES, Hours, day_of, shards_ever, sk_of_day, sums
 from .namespaces import Namespaces
 from .places import places_plan
 from .reads import read_items_plan
-from .rows import number
+from .rows import counted as counted_by
 
 
 class Usage:
@@ -116,4 +116,4 @@ class Usage:
 
 
 def _moves(items: Sequence[Item]) -> int:
-    return sum(number(item, MOVES) for item in items)
+    return sum(counted_by(item, MOVES) for item in items)

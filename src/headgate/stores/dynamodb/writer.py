@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from ...core.errors import RateLimiterUnavailable
+from ...core.errors import CorruptState, HeadgateError, RateLimiterUnavailable
 from ...plan import Plan
 from .deliver import THROTTLED, Deliverer, Outcome
 from .exchange import Failed, Item, Send
@@ -21,7 +21,8 @@ from .rows import NEW, Row
 _FEW = 4
 _STATEMENTS = 25
 TOGETHER = 100
-_EXPECTED = frozenset(THROTTLED | {"AccessDenied"})
+_INVALID = ("Validation", "ValidationError")  # alone, and in a transaction or a statement
+_EXPECTED = frozenset(THROTTLED | {"AccessDenied", *_INVALID})
 
 
 class News(NamedTuple):
@@ -30,7 +31,8 @@ class News(NamedTuple):
     row: Row | None
     done: bool = False
     throttled: bool = False
-    error: RateLimiterUnavailable | None = None
+    error: HeadgateError | None = None
+    invalid: Failed | None = None  # it cannot be written so, whatever the conditions
 
 
 Writes: TypeAlias = "Mapping[Ledger, Write]"
@@ -50,6 +52,15 @@ class Writer:
         for parcel, outcome in zip(parcels, outcomes):
             self._check(parcel, outcome)
             news |= parcel.news(outcome)
+        return {ledger: self._looked_into(ledger, one) for ledger, one in news.items()}
+
+    def _looked_into(self, ledger: Ledger, news: News) -> News:
+        """If an item cannot be written, it may be corrupt: it is looked at first. If it is not, that is the answer."""
+        if news.invalid is None:
+            return news
+        if ledger.looked_into:
+            return News(None, error=self._deliver.unusable(news.invalid))
+        ledger.doubtful = True
         return news
 
     def _check(self, parcel: _Parcel, outcome: Outcome) -> None:
@@ -102,7 +113,7 @@ class _Look(NamedTuple):
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
         if isinstance(outcome, (Failed, RateLimiterUnavailable)):
             return {self.ledger: _news(self.ledger, outcome)}
-        return {self.ledger: News(_row(self.ledger, outcome.get("Item")))}
+        return {self.ledger: _read(self.ledger, outcome.get("Item"))}
 
 
 class _Statements(NamedTuple):
@@ -147,9 +158,11 @@ def _news(ledger: Ledger, outcome: Outcome) -> News:
     if isinstance(outcome, RateLimiterUnavailable):
         return News(None, error=outcome)
     if not isinstance(outcome, Failed):
-        return News(ledger.read(outcome["Attributes"]), done=True)
+        return _read(ledger, outcome["Attributes"], done=True)
     if outcome.code == "ConditionalCheckFailed":
-        return News(_row(ledger, outcome.item))
+        return _read(ledger, outcome.item)
+    if outcome.code in _INVALID:
+        return News(None, invalid=outcome)
     return News(None, throttled=outcome.code in THROTTLED)
 
 
@@ -158,10 +171,13 @@ def _statement(response: Mapping[str, Any]) -> Outcome:
     if error is None:
         return {"Attributes": response["Item"]}
     failed = Failed(error["Code"], error.get("Message", ""), error.get("Item"))
-    if failed.code in ("InternalServerError", "ValidationError"):
+    if failed.code == "InternalServerError":
         return RateLimiterUnavailable(f"DynamoDB: {failed.code}: {failed.message}")
     return failed
 
 
-def _row(ledger: Ledger, item: Item | None) -> Row:
-    return ledger.read(item) if item else NEW
+def _read(ledger: Ledger, item: Item | None, *, done: bool = False) -> News:
+    try:
+        return News(ledger.read(item) if item else NEW, done)
+    except CorruptState as error:
+        return News(None, error=error)

@@ -9,10 +9,12 @@ from typing import Any
 
 from ...core.bucket import Bucket
 from ...core.decide import Answer, State
+from ...core.errors import CorruptState
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
-from ...core.records import BucketRow, Change, Check, Page, Put, Record
+from ...core.records import BucketRow, Change, Check, Page, Put, Record, read_record
 from ...core.slots import Slots
+from ...core.stored import corrupt_limit, is_sound_bucket, is_sound_limit, is_sound_slots
 from ...plan import Plan
 from . import literal
 from .asking import number_of, text_of
@@ -28,12 +30,12 @@ _TAKE = "SELECT headgate.take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _DELETE = "SELECT headgate.delete_buckets($1, $2)"
 _LIST_BUCKETS = """
 SELECT b.key, b.limit_name, b.capacity_milli, b.refill_milli, b.period_ms, b.tokens_milli, b.settled_at_ms,
-  b.remainder, b.blocked_until_ms, b.revision, headgate.clock($1),
+  b.remainder, b.blocked_until_ms, b.revision, b.used_milli, headgate.clock($1),
   CASE WHEN b.refill_milli = 0 THEN
     (SELECT json_object_agg(s.lease_id, json_build_array(s.held_milli, s.expires_at_ms)) FROM headgate.slots s
      WHERE s.key = b.key AND s.limit_name = b.limit_name) END
 FROM headgate.buckets b
-WHERE b.settled_at_ms > 0 AND b.key IN (
+WHERE b.settled_at_ms <> 0 AND b.key IN (
   SELECT DISTINCT key FROM headgate.buckets WHERE key > $2 AND key < $3 ORDER BY key LIMIT $4::integer)
 ORDER BY b.key, b.limit_name"""
 _LAST_KEY = (
@@ -84,12 +86,15 @@ class Plans(StoredPlans):
         rows = yield from self.rows_plan(self._list_buckets, literal.number(now_ms), *bounds, b"%d" % _PAGE)
         # Those that are as good as none count as well.
         last = yield from self.rows_plan(self._last_key, *bounds, b"%d" % (_PAGE - 1))
-        page = []
+        page, corrupt = list[BucketRow](), list[CorruptState]()
         for key, of_key in groupby(rows, key=lambda row: text_of(row[0])):
             _, its_entity, its_resource = parse_bucket_key(key)
             if resource in (None, its_resource):
-                page.append(BucketRow(its_entity, its_resource, tuple(map(_state, of_key))))
-        return Page(page, text_of(last[0][0]) if last else None)
+                try:
+                    page.append(BucketRow(its_entity, its_resource, tuple(map(_state, of_key))))
+                except CorruptState as error:
+                    corrupt.append(error)
+        return Page(page, text_of(last[0][0]) if last else None, corrupt)
 
     # Records
 
@@ -137,19 +142,28 @@ def _what(change: Change) -> str:
 
 def _record(row: Row) -> Record:
     key, value, version = row
-    return Record(text_of(key), json.loads(text_of(value)), number_of(version))
+    return read_record(text_of(key), text_of(value), number_of(version))
 
 
 def _state(row: Row) -> State:
     """The bucket or slots of a row, settled."""
-    _, name, *numbers, held = row
+    key, name, *numbers, held = row
     capacity_milli, refill_milli, period_ms, *state, now_ms = map(number_of, numbers)
+    if not is_sound_limit(capacity_milli, refill_milli, period_ms):
+        raise corrupt_limit(text_of(key), text_of(name), [capacity_milli, refill_milli, period_ms, *state])
     limit = Limit.from_stored(text_of(name), capacity_milli, refill_milli, period_ms)
-    tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision = state
+    tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision, _ = state
+    holders: dict[str, Any] = json.loads(text_of(held)) if held else {}
+    if not (
+        is_sound_bucket(period_ms, capacity_milli, *state)
+        if refill_milli
+        else tokens_milli >= 0 and is_sound_slots(settled_at_ms, blocked_until_ms, revision, holders)
+    ):
+        values = [capacity_milli, refill_milli, period_ms, *state, *holders.values()]
+        raise corrupt_limit(text_of(key), text_of(name), values)
     if refill_milli:
         found: State = Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
     else:
-        holders: dict[str, Any] = json.loads(text_of(held)) if held else {}
         leases = {lease_id: (milli, until_ms) for lease_id, (milli, until_ms) in holders.items()}
         found = Slots(limit, settled_at_ms, leases, blocked_until_ms, revision)
     found.settle(now_ms)

@@ -12,6 +12,7 @@ from redis import exceptions
 from redis.asyncio import connection as redis_connection
 
 from ...core.decide import Answer, Request
+from ...core.errors import PartlyAnswered
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
 from ..hearing import LoopHearing
@@ -51,9 +52,11 @@ class AsyncRedisStore(AsyncPlannedStore):
         try:
             answers = await self._settle(batch, now_ms, talk)
         except Exception as error:
-            if talk.cancelled is not None:
-                raise LostThenCancelled(talk.cancelled) from error
-            raise
+            if talk.cancelled is None:
+                raise
+            if isinstance(error, PartlyAnswered):
+                raise SettledThenCancelled(error.results, talk.cancelled) from None
+            raise LostThenCancelled(talk.cancelled) from error
         if talk.cancelled is not None:
             raise SettledThenCancelled(answers, talk.cancelled)
         return answers

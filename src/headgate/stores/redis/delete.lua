@@ -11,8 +11,16 @@ local floor, key, kept = math.floor, KEYS[1], tonumber(ARGV[1])
 -- include queue.lua
 -- include unpacked.lua
 
-local packed = redis.call('GET', key)
-local row = unpacked(packed, key)
+local packed = redis.pcall('GET', key)
+local row, flaw = {}, CORRUPT_ROW
+if type(packed) ~= 'table' then
+  row, flaw = unpacked(packed)
+end
+if flaw == NEWER_FORMAT then
+  return redis.error_reply('unknown row format of ' .. key .. ': upgrade headgate')
+elseif flaw then
+  packed, row = false, {} -- what it has counted cannot be read; holders without a row are nobody's
+end
 for i = 2, #row, WIDTH do
   if row[i + REFILL] == 0 then
     local holders = key .. '#' .. row[i]

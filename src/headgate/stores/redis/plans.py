@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...core.decide import Answer, Request, State
-from ...core.errors import RateLimiterUnavailable, VersionConflict
+from ...core.decide import Answer, Request
+from ...core.errors import CorruptState, HeadgateError, RateLimiterUnavailable, VersionConflict
 from ...core.limit import OWN
-from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept
+from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept, read_record
+from ...core.stored import corrupt_field
+from ...core.units import shown
 from ...core.usage import UsageRow
 from ...plan import Plan
 from .asking import START
@@ -17,10 +20,12 @@ from .exchange import MoreTime, Replies, Unconfirmed
 from .keys import is_row
 from .router import Command, raised
 from .script import DELETE, READ, SETTLE, SWEEP, USAGE, WRITE
-from .split import settle_split_plan
+from .split import Answered, settle_split_plan
 from .stored import StoredPlans
 from .url import Address, Settings
 from .wire import Batch, Encoder, read_row, read_usage
+
+_RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) (.*)", re.DOTALL)  # as write.lua writes it
 
 
 class Plans(StoredPlans):
@@ -52,14 +57,11 @@ class Plans(StoredPlans):
         """`first`: what became of a first attempt, made already."""
         command = Command(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
         (reply,) = yield from self._router.deliver_plan([command], first)
-        answers = _answers(batch, reply)
-        if isinstance(answers, RateLimiterUnavailable):
-            raise raised(answers)
-        return answers
+        return _answers(batch, reply)
 
     def _settle_slots_plan(
         self, batches: dict[int, Sequence[Request]], now_ms: int | None
-    ) -> Plan[list[list[Answer] | RateLimiterUnavailable]]:
+    ) -> Plan[list[Sequence[Answered] | RateLimiterUnavailable]]:
         """One call for each slot: the answers to its requests, or why there are none."""
         encoded = [self.encoder.encode(batch, now_ms, slot) for slot, batch in batches.items()]
         replies = yield from self._router.deliver_plan(
@@ -68,7 +70,7 @@ class Plans(StoredPlans):
                 for slot, batch in zip(batches, encoded)
             ]
         )
-        return [_answers(batch, reply) for batch, reply in zip(encoded, replies)]
+        return [_results(batch, reply) for batch, reply in zip(encoded, replies)]
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         rows = [self._keys.row(key) for key in keys]
@@ -92,18 +94,22 @@ class Plans(StoredPlans):
     ) -> Plan[Page[BucketRow]]:
         rows, after = yield from self._rows_plan(namespace, entity_id, resource, cursor)
         now_ms, contents = yield from self._timed_plan([self._read(row, ()) for row in rows], now_ms)
-        held = {row: names for row, content in zip(rows, contents) if (names := _concurrent(read_row(content)))}
+        held = {row: names for row, content in zip(rows, contents) if (names := _concurrent(content))}
         with_holders: list[Any] = []
         if held:
             with_holders = yield from self._all_plan([self._read(row, names) for row, names in held.items()])
-        page = []
+        page, corrupt = list[BucketRow](), list[CorruptState]()
         for row, content in (dict(zip(rows, contents)) | dict(zip(held, with_holders))).items():
+            place = self._keys.parse(namespace, row)
+            if isinstance(content, int):
+                corrupt.append(_corrupt(namespace, place, content))
+                continue
             buckets = sorted(read_row(content), key=lambda bucket: bucket.limit.name)
             for bucket in buckets:
                 bucket.settle(now_ms)
             if buckets:
-                page.append(BucketRow(*self._keys.parse(namespace, row), tuple(buckets)))
-        return Page(page, after)
+                page.append(BucketRow(*place, tuple(buckets)))
+        return Page(page, after, corrupt)
 
     def list_usage_plan(
         self,
@@ -207,16 +213,34 @@ class Plans(StoredPlans):
     setup_plan = ping_plan  # there is nothing to create
 
 
-def _answers(batch: Batch, reply: Any) -> list[Answer] | RateLimiterUnavailable:
+def _answers(batch: Batch, reply: Any) -> list[Answer]:
+    if isinstance(reply, RateLimiterUnavailable):
+        raise raised(reply)
+    if isinstance(reply, Unconfirmed):
+        if batch.changed(batch.results(reply.reply)):
+            raise reply.error
+        reply = reply.reply
+    return batch.answers(reply)
+
+
+def _results(batch: Batch, reply: Any) -> Sequence[Answer | HeadgateError] | RateLimiterUnavailable:
     if isinstance(reply, RateLimiterUnavailable):
         return reply
     if not isinstance(reply, Unconfirmed):
-        return batch.answers(reply)
-    answers = batch.answers(reply.reply)
-    return reply.error if batch.changed(answers) else answers
+        return batch.results(reply)
+    results = batch.results(reply.reply)
+    return reply.error if batch.changed(results) else results
 
 
-def _concurrent(states: Sequence[State]) -> list[str]:
+def _corrupt(namespace: str, place: tuple[str, str], field: int) -> CorruptState:
+    error = corrupt_field(f"{namespace}/{'#'.join(place)}", "", field)
+    if not isinstance(error, CorruptState):
+        raise error
+    return error
+
+
+def _concurrent(content: Any) -> list[str]:
+    states = [] if isinstance(content, int) else read_row(content)
     return [state.limit.name for state in states if state.limit.is_concurrent]
 
 
@@ -227,7 +251,10 @@ def _namespace(key: str) -> str:
 def _record(key: str, stored: bytes | None, now_ms: int) -> Record | None:
     if stored is None:
         return None
-    version, expires_at_ms, value = stored.split(b" ", 2)
+    written = _RECORD.match(stored)
+    if written is None:
+        return Record(key, {}, ABSENT, f"it has no version ({shown(stored)})")
+    version, expires_at_ms, value = written.groups()
     if 0 < int(expires_at_ms) <= now_ms:
         return None
-    return Record(key, json.loads(value), int(version))
+    return read_record(key, value, int(version))

@@ -3,8 +3,19 @@
 
 local PLACE = 4
 
+-- Waiters ask again by themselves, and so a queue that cannot be read is an empty one.
 local function queue_of(packed)
-  return packed and cmsgpack.unpack(packed) or {}
+  local sound, queue = pcall(cmsgpack.unpack, packed or '')
+  if not sound or type(queue) ~= 'table' or #queue % PLACE ~= 0 then
+    return {}
+  end
+  for n = 1, #queue, PLACE do
+    local wanted, ends = queue[n + 2], queue[n + 3]
+    if type(queue[n]) ~= 'string' or type(queue[n + 1]) ~= 'string' or type(wanted) ~= 'number' or type(ends) ~= 'number' then
+      return {}
+    end
+  end
+  return queue
 end
 
 local function drop(queue, n)

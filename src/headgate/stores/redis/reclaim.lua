@@ -10,16 +10,15 @@ local function add_to_more(amounts, milli)
   return more
 end
 
--- Take the slots of the leases that have run out: how many leases, and MORE, or false.
-local function reclaim(holders, amounts, at)
-  local more = tonumber(redis.call('HGET', amounts, MORE)) or false
+-- Take the slots of the leases that have run out: how many leases, and MORE, or false. `more`: what that is now.
+local function reclaim(holders, amounts, at, more)
   if more then
     local gone = redis.call('ZRANGEBYSCORE', holders, '-inf', at)
     local less, step = 0, 1000
     for first = 1, #gone, step do
       local last = math.min(first + step - 1, #gone)
       for _, milli in ipairs(redis.call('HMGET', amounts, unpack(gone, first, last))) do
-        less = less + (milli and tonumber(milli) - SLOT or 0)
+        less = less + ((tonumber(milli) or SLOT) - SLOT)
       end
       redis.call('HDEL', amounts, unpack(gone, first, last))
     end

@@ -9,6 +9,12 @@ local USED = 10
 local ENDS = 4
 local WIDTH = 11
 
+-- What is in a row was written by somebody else if it is not within these (core/stored.py).
+
+local CORRUPT, CORRUPT_ROW, CORRUPT_HOLDERS, NEWER_FORMAT = -1, 0, 10, 11
+local MOST, LATEST, WHOLE = 1000000000000000, 1000000000000000, 9007199254740992
+local LONGEST_PERIOD, DEEPEST, MOST_OWED = 31622400000, 1000000000000000, 1000
+
 -- Who holds slots is beside the row in a sorted set: lease ids by when they run out. Who holds other than one slot is in
 -- a hash as well, with how many thousandths; there MORE, which is no lease id, says how many more all these are than a
 -- slot each.

@@ -11,17 +11,23 @@ if cold < 1000 then
     birth = now
     redis.call('SET', KEYS[#KEYS], birth)
   end
-  birth = min(tonumber(birth), now)
+  birth = min(tonumber(birth) or now, now)
 end
 
+-- The row, or nil and what is wrong with it. A key that MGET finds nothing at may have something else than a row.
 local function load(number)
   local key = KEYS[number]
   local row = rows[key]
-  if not row then
-    row = unpacked(saved[key] or packed_rows[number], key)
-    rows[key] = row
+  if row then
+    return row
   end
-  return row
+  local packed, flaw = saved[key] or packed_rows[number]
+  if not packed and redis.call('EXISTS', key) == 1 then
+    return nil, CORRUPT_ROW
+  end
+  row, flaw = unpacked(packed)
+  rows[key] = row
+  return row, flaw
 end
 
 local function close(row, i)

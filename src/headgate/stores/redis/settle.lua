@@ -10,7 +10,8 @@
 --          All numbers are packed doubles (wire.py). If there are slots: '', the listener for those who wait or '', and of
 --          each entry that has some the lease id; such an entry is one request.
 -- returns  for each entry how many of its requests passed, then for each part
---          the tokens left, if all simply passed, else the bucket as it was found (`describe`)
+--          the tokens left, if all simply passed, else the bucket as it was found (`describe`).
+--          Of an entry with a row that is corrupt instead: CORRUPT, which of its parts, which field (unpacked.lua)
 --
 -- The arithmetic is core/bucket.py's, and has to be exact although numbers here are doubles, whole up to 2^53.
 -- A token count that is a large debt is kept in two numbers (`owed`), and a product is divided before it is
@@ -71,6 +72,30 @@ local out, length = {}, 0
 
 -- include put_away.lua
 
+-- What is told of a plain bucket by its row; nil if it is another. If something in it is no number, comparing it is an
+-- error: what is corrupt is left to the general part.
+local function read_plain(packed, name, capacity, refill, period)
+  local format, its_name, its_capacity, its_refill, its_period,
+    tokens, settled, remainder, revision, blocked, owed, used, more = cmsgpack.unpack(packed)
+  if
+    its_name ~= name
+    or its_capacity ~= capacity
+    or its_refill ~= refill
+    or its_period ~= period
+    or blocked ~= 0
+    or owed ~= 0
+    or more
+    or format ~= FORMAT
+    or not (tokens <= capacity and tokens >= -DEEPEST and remainder >= 0 and remainder < period)
+    or not (settled >= 0 and settled <= LATEST and used <= WHOLE and used >= -WHOLE)
+    or not (revision >= 0 and revision <= WHOLE)
+    or tokens % 1 + settled % 1 + remainder % 1 + revision % 1 + used % 1 ~= 0
+  then
+    return nil
+  end
+  return tokens, settled, remainder, revision, used
+end
+
 -- Done plainly, or false.
 local function done_plainly(kind, requests, number)
   local name, capacity, refill, period, amount = ARGV[kind.names + 1], kind[7], kind[8], kind[9], kind[10]
@@ -78,19 +103,9 @@ local function done_plainly(kind, requests, number)
   local packed = saved[key] or packed_rows[number]
   local tokens, settled, remainder, revision, used, used_at = capacity, now, 0, kind[11], 0, now
   if packed then
-    local format, its_name, its_capacity, its_refill, its_period, blocked, owed, more
-    format, its_name, its_capacity, its_refill, its_period,
-      tokens, settled, remainder, revision, blocked, owed, used, more = cmsgpack.unpack(packed)
-    if
-      its_name ~= name
-      or its_capacity ~= capacity
-      or its_refill ~= refill
-      or its_period ~= period
-      or blocked ~= 0
-      or owed ~= 0
-      or more
-      or format ~= FORMAT
-    then
+    local sound
+    sound, tokens, settled, remainder, revision, used = pcall(read_plain, packed, name, capacity, refill, period)
+    if not sound or not tokens then
       return false
     end
     used_at = settled
@@ -109,6 +124,8 @@ local function done_plainly(kind, requests, number)
         end
       end
     end
+  elseif redis.call('EXISTS', key) == 1 then
+    return false
   end
   local passed = tokens < amount and 0 or min(requests, floor(tokens / amount))
   local left = tokens - passed * amount
@@ -208,7 +225,7 @@ local function look(part, first_key, changes, place)
     reshaped = part[8]
   end
   if part[8] then
-    part[9] = slots.open(row, i, first_key + part[8], part[5], begins, row == stored, place)
+    part[9] = slots.open(row, i, first_key + part[8], part, begins, row == stored, place)
     part[9].freed = part[9].freed or reshaped
   end
   return row, i
@@ -302,8 +319,30 @@ local function change(row, i, it, kind, amount)
   end
 end
 
+-- All that a request is about is read before any of it is changed: what is corrupt concerns that request alone.
+local function is_corrupt(kind, last, first_key)
+  for p = 6, last do
+    local part = kind[p]
+    local row, flaw = load(first_key + part[1])
+    for i = 2, row and part[8] and #row or 0, WIDTH do
+      if row[i] == part[2] and row[i + REFILL] == 0 then
+        flaw = slots.flaw(part, first_key + part[8])
+      end
+    end
+    if flaw then
+      out[length + 1], out[length + 2], out[length + 3] = CORRUPT, p - 5, flaw
+      length = length + 3
+      return true
+    end
+  end
+  return false
+end
+
 local function decide(kind, last, requests, first_key)
   local mode = kind[1]
+  if is_corrupt(kind, last, first_key) then
+    return
+  end
   local place = mode == TAKE and kind[3] or 0
   for p = 6, last do
     found_rows[p], found_at[p] = look(kind[p], first_key, mode ~= PEEK, place)
@@ -346,8 +385,8 @@ local function decide(kind, last, requests, first_key)
 end
 
 -- A kind as a list: mode, max_wait, block, keep, number of keys, part, ...; a part: key of the entry, limit name,
--- capacity, refill, period, amount, revision, and of slots the key of the holders, and the slots when they are looked at.
--- And as `slots`, whether there are any.
+-- capacity, refill, period, amount, revision, and of slots the key of the holders, the slots when they are looked at, and
+-- what of them was read before (`slots.flaw`). And as `slots`, whether there are any.
 local function spelled_out(kind)
   local list = { kind[1], kind[2], kind[3], kind[4], kind[5] }
   local holders = kind[5] -- their keys come last

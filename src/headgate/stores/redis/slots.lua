@@ -12,9 +12,9 @@ local queues, queues_changed = {}, {}
 -- The slots at row[i], reclaimed, for the lease, which holds them for `ttl` and keeps its place for `place`. `key`: number
 -- of the key of the holders. If they begin only now, nobody holds any or waits: what may be there was left by a row that
 -- was deleted, or by an earlier limit of this name.
-function slots.open(row, i, key, ttl, begin, stored, place)
+function slots.open(row, i, key, part, begin, stored, place)
   local holders, amounts, lease = KEYS[key], KEYS[key + 1], ARGV[slots.lease]
-  local it = { row = row, i = i, holders = holders, amounts = amounts, lease = lease, ttl = ttl, place = place }
+  local it = { row = row, i = i, holders = holders, amounts = amounts, lease = lease, ttl = part[5], place = place }
   it.own, it.more, it.held, it.ahead, it.queue, it.queue_key = 0, false, 0, 0, {}, KEYS[key + 2]
   setmetatable(it, slots)
   if begin then
@@ -29,13 +29,14 @@ function slots.open(row, i, key, ttl, begin, stored, place)
   if it.queue[1] then
     it:line_up()
   end
-  local gone, more = reclaim(holders, amounts, row[i + SETTLED])
+  local score, odd = part[10], part[11]
+  local gone, more = reclaim(holders, amounts, row[i + SETTLED], tonumber(odd[1]) or false)
   it.freed = it.freed or gone > 0
   local count = redis.call('ZCARD', holders)
   if count > 0 then
     it.more, it.held = more, count * SLOT + (more or 0)
-    if redis.call('ZSCORE', holders, lease) then
-      it.own = more and tonumber(redis.call('HGET', amounts, lease)) or SLOT
+    if score and tonumber(score) > row[i + SETTLED] then
+      it.own = tonumber(odd[2]) or SLOT
     end
   elseif more then
     redis.call('UNLINK', amounts)
@@ -57,6 +58,21 @@ function slots:line_up()
         self.ahead, self.last_ahead = self.ahead + queue[n + 2], n
       end
       n = n + PLACE
+    end
+  end
+end
+
+-- What is wrong with the holders of a limit, or nil. `key` as above. What was read of them is noted for `open`.
+function slots.flaw(part, key)
+  local score = redis.pcall('ZSCORE', KEYS[key], ARGV[slots.lease])
+  local odd = redis.pcall('HMGET', KEYS[key + 1], MORE, ARGV[slots.lease])
+  part[10], part[11] = score, odd
+  if (type(score) == 'table' and score.err) or odd.err then
+    return CORRUPT_HOLDERS
+  end
+  for n = 1, 2 do
+    if odd[n] and not string.find(odd[n], n == 1 and '^%-?%d+$' or '^[1-9]%d*$') then
+      return CORRUPT_HOLDERS
     end
   end
 end
@@ -167,8 +183,8 @@ function slots:fits_at(amount)
         at, missing, next_place = places[next_place][1], missing - places[next_place][2], next_place + 1
       end
       if missing > 0 and found[n] then
-        local milli = self.more and redis.call('HGET', self.amounts, found[n]) or SLOT
-        missing, at = missing - tonumber(milli), ends
+        local milli = self.more and redis.call('HGET', self.amounts, found[n])
+        missing, at = missing - (tonumber(milli) or SLOT), ends
       end
       if missing <= 0 then
         return at

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from ...core.decide import TAKE, Answer, Level, Parts, Request, refund
-from ...core.errors import PartlyUnavailable, RateLimiterUnavailable
+from ...core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable
 from ...core.slots import OVERTAKES
 from ...plan import Plan
 from .exchange import MoreTime
@@ -22,11 +22,11 @@ from .router import Rejected, raised
 
 log = logging.getLogger("headgate")
 
-Answered: TypeAlias = "Answer | RateLimiterUnavailable"
+Answered: TypeAlias = "Answer | HeadgateError"
 # Callers of one kind go on sharing their parts, so that those who meet at an ancestor are told there once.
 _Shared: TypeAlias = "dict[tuple[int, tuple[int, ...]], tuple[list[int], Parts]]"
 SettleSlots: TypeAlias = (
-    "Callable[[dict[int, Sequence[Request]], int | None], Plan[list[list[Answer] | RateLimiterUnavailable]]]"
+    "Callable[[dict[int, Sequence[Request]], int | None], Plan[list[Sequence[Answered] | RateLimiterUnavailable]]]"
 )
 
 
@@ -54,16 +54,17 @@ def settle_split_plan(
     yield from _settle_pieces_plan(settle_slots, (piece for pieces in split for piece in pieces), now_ms)
     yield from _give_back_plan(settle_slots, split, now_ms)
     answers = [_joined(request, pieces) for request, pieces in zip(batch, split)]
-    _check_lost(answers)
-    return [answer for answer in answers if isinstance(answer, Answer)]
+    found = [answer for answer in answers if isinstance(answer, Answer)]
+    if len(found) < len(answers):
+        _raise_lost(answers)
+    return found
 
 
-def _check_lost(answers: Sequence[Answered]) -> None:
-    lost = [answer for answer in answers if isinstance(answer, RateLimiterUnavailable)]
-    if lost and len(lost) == len(answers) and all(isinstance(error, Rejected) for error in lost):
-        raise raised(lost[0])
-    if lost:  # be it all of them: the other nodes of the cluster are there
-        raise PartlyUnavailable(lost[0], [answer if isinstance(answer, Answer) else None for answer in answers])
+def _raise_lost(answers: Sequence[Answered]) -> NoReturn:
+    rejected = [answer for answer in answers if isinstance(answer, Rejected)]
+    if len(rejected) == len(answers):
+        raise raised(rejected[0])
+    raise PartlyAnswered(answers)  # be it none of them that has an answer: the other nodes of the cluster are there
 
 
 def _pieces(request: Request, keys: Keys, shared: _Shared) -> list[_Piece]:
@@ -116,7 +117,7 @@ def _give_back_plan(settle_slots: SettleSlots, split: list[list[_Piece]], now_ms
     yield from MoreTime()
     yield from _settle_pieces_plan(settle_slots, undone, now_ms)
     for piece in undone:
-        if isinstance(piece.answered, RateLimiterUnavailable):
+        if isinstance(piece.answered, HeadgateError):
             log.warning("a part of a refused request could not be given back: %s", piece.answered)
 
 
@@ -128,7 +129,7 @@ def _joined(request: Request, pieces: list[_Piece]) -> Answered:
     longest: int | None = 0
     for piece in pieces:
         answer = piece.answered
-        if isinstance(answer, RateLimiterUnavailable):
+        if isinstance(answer, HeadgateError):
             return answer
         given_back = request.mode is TAKE and answer.allowed and not allowed
         for place, (available_milli, wait_ms) in zip(piece.places, answer.levels):

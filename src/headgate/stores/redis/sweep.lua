@@ -16,7 +16,11 @@ if own_clock then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local row = unpacked(redis.call('GET', KEYS[1]), KEYS[1])
+local packed = redis.pcall('GET', KEYS[1])
+local row = type(packed) ~= 'table' and unpacked(packed)
+if not row then
+  return 0 -- it is corrupt: somebody has to hear of it
+end
 for i = 2, #row, WIDTH do
   if row[i] == ARGV[2] and row[i + REFILL] == 0 then
     local at = math.max(now, row[i + SETTLED])
@@ -24,10 +28,14 @@ for i = 2, #row, WIDTH do
       row[i + SETTLED] = at
       redis.call('SET', KEYS[1], cmsgpack.pack(unpack(row)), 'KEEPTTL')
     end
-    local gone, more = reclaim(KEYS[2], KEYS[3], at)
+    local more = redis.pcall('HGET', KEYS[3], MORE)
+    local sound, gone, left = pcall(reclaim, KEYS[2], KEYS[3], at, tonumber(more) or false)
+    if not sound then
+      return 0
+    end
     if gone > 0 and row[i + BLOCKED] <= at then
-      local held = redis.call('ZCARD', KEYS[2]) * SLOT + (more or 0)
-      wake(queue_of(redis.call('GET', KEYS[4])), row[i + CAPACITY] - held, row[i + CAPACITY])
+      local held = redis.call('ZCARD', KEYS[2]) * SLOT + (left or 0)
+      wake(queue_of(redis.pcall('GET', KEYS[4])), row[i + CAPACITY] - held, row[i + CAPACITY])
     end
     return gone
   end

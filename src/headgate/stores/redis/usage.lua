@@ -34,7 +34,15 @@ for week = floor(first * HOUR / WEEK), floor((after - 1) * HOUR / WEEK) do
     tell(name, tonumber(hour), counted[n + 1])
   end
 end
-local row = usage > 0 and unpacked(redis.call('GET', key), key) or {}
+local packed = usage > 0 and redis.pcall('GET', key)
+local row, flaw = {}
+if type(packed) == 'string' then
+  row, flaw = unpacked(packed)
+  if flaw == NEWER_FORMAT then
+    return redis.error_reply('unknown row format of ' .. key .. ': upgrade headgate')
+  end
+end
+row = row or {}
 for i = 2, #row, WIDTH do
   if row[i + USED] ~= 0 then
     tell(row[i], floor(row[i + SETTLED] / HOUR), string.format('%.0f', row[i + USED]))

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Request, State
+from ...core.errors import HeadgateError, PartlyAnswered
 from ...core.limit import Limit
 from ...core.slots import Slots
 from ..replies import DESCRIBED, read_answers, told_limit, told_slots
@@ -74,10 +75,20 @@ class Batch:
                 return [Answer(True, 0, ((reply[1], 0),))]
         return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
-    def changed(self, answers: Sequence[Answer]) -> bool:
-        """Whether it has moved anything: looks and refusals have not."""
-        modes = ((entry.request.mode, member) for entry in self._entries for member in entry.members)
-        return any(mode is not PEEK and (mode is not TAKE or answers[member].allowed) for mode, member in modes)
+    def changed(self, results: Sequence[Answer | HeadgateError]) -> bool:
+        """Whether it has moved anything: looks, refusals and what is corrupt have not."""
+        for entry in self._entries:
+            for member in entry.members:
+                result, mode = results[member], entry.request.mode
+                if isinstance(result, Answer) and mode is not PEEK and (mode is not TAKE or result.allowed):
+                    return True
+        return False
+
+    def results(self, reply: list[int]) -> Sequence[Answer | HeadgateError]:
+        try:
+            return self.answers(reply)
+        except PartlyAnswered as partly:
+            return partly.results
 
 
 class Encoder:

@@ -28,6 +28,9 @@ local function version(key)
   end
   local number, expires_at = string.match(stored, '^(%d+) (%d+) ')
   expires_at = tonumber(expires_at)
+  if not number then
+    return 0 -- it is corrupt, and as good as none
+  end
   return (expires_at > 0 and expires_at <= now) and 0 or tonumber(number)
 end
 

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
 
@@ -77,6 +77,24 @@ def patiently(statement: Callable[[], T], timeout_seconds: float) -> T:
             if "locked" not in str(error) or now >= deadline:
                 raise
         time.sleep(random.uniform(0.0001, 0.001))
+
+
+def fetched(connection: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
+    """All rows. Text that is no UTF-8 is read all the same, so that it concerns its own row alone."""
+    try:
+        return connection.execute(query, parameters).fetchall()
+    except (sqlite3.OperationalError, UnicodeDecodeError) as error:
+        if "decode" not in str(error):
+            raise
+    connection.text_factory = _undamaged
+    try:
+        return connection.execute(query, parameters).fetchall()
+    finally:
+        connection.text_factory = str
+
+
+def _undamaged(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
 
 
 def _format(connection: sqlite3.Connection, path: str) -> int:

@@ -9,10 +9,13 @@ from typing import TypeAlias
 
 from ...core.bucket import Bucket
 from ...core.decide import Part, State
+from ...core.errors import CorruptState
 from ...core.limit import Limit
 from ...core.slots import Slots
+from ...core.stored import corrupt_limit, is_sound_bucket, is_sound_limit, is_sound_slots
 from ...core.units import MAX_DEBT_MILLI
 from . import slots
+from .connection import fetched
 from .keys import Place
 
 Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int, int, int]
@@ -35,44 +38,61 @@ INSERT = f"INSERT INTO buckets ({_COLUMNS}, key, limit_name) VALUES (?, ?, ?, ?,
 UPDATE = f"UPDATE buckets SET ({_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE key = ? AND limit_name = ?"
 
 
-def load(connection: sqlite3.Connection, wanted: dict[Place, Part]) -> dict[Place, State]:
+def load(
+    connection: sqlite3.Connection, wanted: dict[Place, Part]
+) -> tuple[dict[Place, State], dict[Place, CorruptState]]:
+    """Those that are there, and what is wrong with the corrupt ones."""
     keys = {key for key, _ in wanted}
     rows = (
-        connection.execute(_READ_ONE, tuple(keys))
+        fetched(connection, _READ_ONE, *keys)
         if len(keys) == 1
-        else connection.execute(_READ_MANY, (json.dumps(list(keys)),))
+        else fetched(connection, _READ_MANY, json.dumps(list(keys)))
     )
-    return {
-        (key, name): slots_of(row, slots.read(connection, (key, name))) if not refill else bucket_of(row, part.limit)
-        for row in rows.fetchall()
-        for key, name, _, refill, *_ in (row,)
-        if (part := wanted.get((key, name)))
-    }
+    stored: dict[Place, State] = {}
+    corrupt: dict[Place, CorruptState] = {}
+    for row in rows:
+        place = row[:2]
+        part = wanted.get(place)
+        if part is not None:
+            try:
+                stored[place] = bucket_of(row, part.limit) if row[3] else slots_of(row, slots.read(connection, place))
+            except CorruptState as error:
+                corrupt[place] = error
+    return stored, corrupt
 
 
 def load_place(connection: sqlite3.Connection, place: Place, limit: Limit) -> dict[Place, State]:
-    """The same for one that is wanted as a bucket."""
-    row = connection.execute(_READ_PLACE, place).fetchone()
-    if row is None:
-        return {}
-    return {place: bucket_of(row, limit) if row[3] else slots_of(row, {})}
+    """The same for one that is wanted as a bucket. It raises if that is corrupt."""
+    for row in fetched(connection, _READ_PLACE, *place):
+        return {place: bucket_of(row, limit) if row[3] else slots_of(row, {})}
+    return {}
 
 
 def bucket_of(row: Row, limit: Limit | None = None) -> Bucket:
     """The bucket of a row; with `limit` itself as its limit if that is the one it was stored under."""
-    _, name, capacity_milli, refill_milli, period_ms, *state = row
+    key, name, capacity_milli, refill_milli, period_ms, *state = row
     if (
         limit is None
         or limit.capacity_milli != capacity_milli
         or limit.refill_milli != refill_milli
         or limit.period_ms != period_ms
     ):
+        if not is_sound_limit(capacity_milli, refill_milli, period_ms):
+            raise corrupt_limit(key, name, row[2:])
         limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
+    if not is_sound_bucket(period_ms, capacity_milli, *state):
+        raise corrupt_limit(key, name, row[2:])
     return Bucket(limit, *state)
 
 
 def slots_of(row: Row, holders: slots.Holders) -> Slots:
-    _, name, capacity_milli, _, ttl_ms, _, settled_at_ms, _, blocked_until_ms, revision, _ = row
+    key, name, capacity_milli, refill_milli, ttl_ms, ends_ms, settled_at_ms, _, blocked_until_ms, revision, _ = row
+    if not (
+        is_sound_limit(capacity_milli, refill_milli, ttl_ms)
+        and is_sound_slots(settled_at_ms, blocked_until_ms, revision, holders)
+        and is_sound_slots(ends_ms, 0, 0, {})
+    ):
+        raise corrupt_limit(key, name, (*row[2:], *holders.values()))
     limit = Limit.from_stored(name, capacity_milli, 0, ttl_ms)
     return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
 
@@ -99,9 +119,12 @@ def values_of(state: State, counts: bool) -> tuple[int, ...]:
     )
 
 
-def full_at_ms(row: Row) -> int:
-    _, _, _, refill_milli, _, last_ms, _, _, blocked_until_ms, _, _ = row
-    return bucket_of(row).full_at_ms() if refill_milli else max(last_ms, blocked_until_ms)
+def is_full(row: Row, now_ms: int) -> bool:
+    """A corrupt one is not: somebody has to hear of it."""
+    try:
+        return (bucket_of(row).full_at_ms() if row[3] else max(row[5], slots_of(row, {}).blocked_until_ms)) <= now_ms
+    except CorruptState:
+        return False
 
 
 def settled(rows: Iterable[Row], held: dict[Place, slots.Holders], now_ms: int) -> Iterator[State]:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from ...core.decide import State
 from ...core.limit import OWN
 from ...core.slots import Slots
+from .connection import fetched
 from .keys import Place
 
 Holders: TypeAlias = dict[str, tuple[int, int]]  # by lease id: millislots, and when they run out
@@ -25,9 +26,8 @@ def by_place(rows: Iterable[tuple[str, str, str, int, int]]) -> dict[Place, Hold
 
 
 def read(connection: sqlite3.Connection, place: Place) -> Holders:
-    rows = connection.execute(
-        "SELECT lease_id, held_milli, expires_at_ms FROM slots WHERE key = ? AND limit_name = ?", place
-    )
+    query = "SELECT lease_id, held_milli, expires_at_ms FROM slots WHERE key = ? AND limit_name = ?"
+    rows = fetched(connection, query, *place)
     return {lease_id: (held_milli, expires_at_ms) for lease_id, held_milli, expires_at_ms in rows}
 
 

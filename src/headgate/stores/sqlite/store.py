@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from ...core.bucket import Bucket
 from ...core.decide import PEEK, Answer, Part, Request, State, decide, state_of
-from ...core.errors import VersionConflict
+from ...core.errors import CorruptState, PartlyAnswered
 from ...core.names import parse_bucket_key
-from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
+from ...core.records import BucketRow, Change, Page, Record, Swept, read_record
 from ...core.slots import Slots
 from ...core.usage import UsageRow, hour_of, is_over
 from ..fork import locked_during_fork
 from ..locks import OwnedLock, reentered
-from . import namespaces, rows, slots, usage
-from .connection import busy, connect, damaged, explained, identity, patiently
+from . import namespaces, records, rows, slots, usage
+from .connection import busy, connect, explained, fetched, identity, patiently
 from .keys import AFTER_ALL, Place, bounds_of
 
 log = logging.getLogger("headgate")
@@ -105,7 +105,7 @@ class SqliteStore:
         return self._alone(look)
 
     def _read(self, query: str, *parameters: object) -> list[Any]:
-        return self._look(lambda connection: connection.execute(query, parameters).fetchall())
+        return self._look(lambda connection: fetched(connection, query, *parameters))
 
     # Buckets
 
@@ -113,30 +113,38 @@ class SqliteStore:
         assert now_ms is not None
         now = now_ms
 
-        def work(connection: sqlite3.Connection) -> list[Answer]:
+        def work(connection: sqlite3.Connection) -> list[Answer | CorruptState]:
             if len(batch) == 1 and len(batch[0].parts) == 1 and not batch[0].parts[0].limit.is_concurrent:
                 return [self._settle_one(connection, batch[0], now)]
-            return [answer for run in _of_one_kind(batch) for answer in self._settle_run(connection, run, now)]
+            return [result for run in _of_one_kind(batch) for result in self._settle_run(connection, run, now)]
 
-        return self._write(work)
-
-    def _settle_run(self, connection: sqlite3.Connection, batch: Sequence[Request], now_ms: int) -> list[Answer]:
-        wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
-        stored = rows.load(connection, wanted)
-        over: set[Place] = set()
-        states = {place: self._state(place, part, stored, over, now_ms) for place, part in wanted.items()}
-        answers = [
-            decide(request, [states[request.keys[level], limit.name] for level, limit, _, _ in request.parts], now_ms)
-            for request in batch
-        ]
-        self._save(connection, batch, states, stored, over, now_ms)
+        results = self._write(work)
+        answers = [result for result in results if isinstance(result, Answer)]
+        if len(answers) < len(results):
+            raise PartlyAnswered(results)
         return answers
 
-    def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer:
+    def _settle_run(
+        self, connection: sqlite3.Connection, batch: Sequence[Request], now_ms: int
+    ) -> list[Answer | CorruptState]:
+        wanted = {(request.keys[part.level], part.limit.name): part for request in batch for part in request.parts}
+        stored, corrupt = rows.load(connection, wanted)
+        for place in corrupt:
+            del wanted[place]
+        over: set[Place] = set()
+        states = {place: self._state(place, part, stored, over, now_ms) for place, part in wanted.items()}
+        results = [_result(request, states, corrupt, now_ms) for request in batch]
+        self._save(connection, batch, states, stored, over, now_ms)
+        return results
+
+    def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer | CorruptState:
         """The same for the request that most requests are."""
         (part,) = request.parts
         place = (request.keys[part.level], part.limit.name)
-        stored = rows.load_place(connection, place, part.limit)
+        try:
+            stored = rows.load_place(connection, place, part.limit)
+        except CorruptState as error:
+            return error
         over: set[Place] = set()
         bucket = self._state(place, part, stored, over, now_ms)
         answer = decide(request, (bucket,), now_ms)
@@ -172,7 +180,7 @@ class SqliteStore:
         now_ms: int,
     ) -> None:
         if over:
-            for place in over & _used(batch):
+            for place in over & _used(batch) & states.keys():
                 if type(states[place]) is not type(stored[place]):
                     states[place].changed = True  # one of the other kind starts anew, even if it refuses
             self._put_away(connection, [place for place in over if states[place].changed], now_ms)
@@ -204,7 +212,7 @@ class SqliteStore:
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
         """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
         self._new_rows = 0
-        found = connection.execute(rows.READ_AFTER, (self._hand, AFTER_ALL, 2 * PAGE)).fetchall()
+        found = fetched(connection, rows.READ_AFTER, self._hand, AFTER_ALL, 2 * PAGE)
         _delete_full(connection, found, now_ms)
         self._hand = found[-1][0] if len(found) == 2 * PAGE else ""
         self._forget_usage(connection, 2 * PAGE, now_ms)
@@ -233,53 +241,36 @@ class SqliteStore:
         start, end = bounds_of(namespace, entity_id)
         found = self._read(rows.READ_PAGE, max(cursor or start, start), end, PAGE)
         held = slots.by_place(self._read(slots.READ_RANGE, found[0][0], found[-1][0])) if found else {}
-        page = []
+        page, corrupt = list[BucketRow](), list[CorruptState]()
         last, count = None, 0
         for last, of_key in groupby(found, key=itemgetter(0)):
             count += 1
             _, row_entity, row_resource = parse_bucket_key(last)
             if resource in (None, row_resource):
-                page.append(BucketRow(row_entity, row_resource, tuple(rows.settled(of_key, held, now_ms))))
-        return Page(page, last if count == PAGE else None)
+                try:
+                    page.append(BucketRow(row_entity, row_resource, tuple(rows.settled(of_key, held, now_ms))))
+                except CorruptState as error:
+                    corrupt.append(error)
+        return Page(page, last if count == PAGE else None, corrupt)
 
     # Records
 
     def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        found = self._read(
-            "SELECT key, value, version FROM records WHERE key IN (SELECT value FROM json_each(?))"
-            " AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
-            json.dumps(list(keys)),
-            now_ms,
-        )
-        records = {row[0]: self._record(*row) for row in found}
-        return [records.get(key) for key in keys]
-
-    def _record(self, key: str, value: str, version: int) -> Record:
-        try:
-            return Record(key, json.loads(value), version)
-        except ValueError as error:
-            raise damaged(self._path, f"record {key!r}: {error}") from error
+        found = {row[0]: read_record(*row) for row in self._read(records.GET, json.dumps(list(keys)), now_ms)}
+        return [found.get(key) for key in keys]
 
     def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now_ms,))
             for change in changes:
-                _apply(connection, change)
+                records.apply(connection, change)
 
         self._write(work)
 
     def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        found = self._read(
-            "SELECT key, value, version FROM records WHERE key > ? AND key >= ? AND key < ?"
-            " AND (expires_at_ms IS NULL OR expires_at_ms > ?) ORDER BY key LIMIT ?",
-            cursor or "",
-            prefix,
-            prefix + AFTER_ALL,
-            now_ms,
-            limit + 1,
-        )
-        records = [self._record(*row) for row in found[:limit]]
-        return Page(records, records[-1].key if len(found) > limit else None)
+        found = self._read(records.LIST, cursor or "", prefix, prefix + AFTER_ALL, now_ms, limit + 1)
+        page = [read_record(*row) for row in found[:limit]]
+        return Page(page, page[-1].key if len(found) > limit else None)
 
     # Usage
 
@@ -308,7 +299,7 @@ class SqliteStore:
             leases = slots.sweep(connection, now, start, end)
             buckets, after = 0, start
             while True:
-                found = connection.execute(rows.READ_AFTER, (after, end, PAGE)).fetchall()
+                found = fetched(connection, rows.READ_AFTER, after, end, PAGE)
                 buckets += _delete_full(connection, found, now)
                 if len(found) < PAGE:
                     return Swept(buckets, expired, leases)
@@ -351,6 +342,16 @@ class SqliteStore:
             connection.close()
 
 
+def _result(
+    request: Request, states: dict[Place, State], corrupt: dict[Place, CorruptState], now_ms: int
+) -> Answer | CorruptState:
+    places = [(request.keys[level], limit.name) for level, limit, _, _ in request.parts]
+    for place in places if corrupt else ():
+        if place in corrupt:
+            return corrupt[place]
+    return decide(request, [states[place] for place in places], now_ms)
+
+
 def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
     """The batch in pieces, in each of which a place has tokens or slots and not both."""
     first, kinds = 0, dict[Place, bool]()
@@ -383,22 +384,8 @@ def _in_one_look(connection: sqlite3.Connection, work: Callable[[sqlite3.Connect
 
 
 def _delete_full(connection: sqlite3.Connection, found: Iterable[rows.Row], now_ms: int) -> int:
-    full = [row[:2] for row in found if rows.full_at_ms(row) <= now_ms]
+    full = [row[:2] for row in found if rows.is_full(row, now_ms)]
     usage.put_away(connection, full)
     connection.executemany("DELETE FROM buckets WHERE key = ? AND limit_name = ?", full)
     connection.executemany("DELETE FROM slots WHERE key = ? AND limit_name = ?", full)
     return len(full)
-
-
-def _apply(connection: sqlite3.Connection, change: Change) -> None:
-    row = connection.execute("SELECT version FROM records WHERE key = ?", (change.key,)).fetchone()
-    version = row[0] if row else ABSENT
-    if change.expected is not None and change.expected != version:
-        raise VersionConflict(change.key)
-    if isinstance(change, Put):
-        connection.execute(
-            "INSERT OR REPLACE INTO records (key, value, version, expires_at_ms) VALUES (?, ?, ?, ?)",
-            (change.key, json.dumps(change.value), version + 1, change.expires_at_ms),
-        )
-    elif not isinstance(change, Check):
-        connection.execute("DELETE FROM records WHERE key = ?", (change.key,))

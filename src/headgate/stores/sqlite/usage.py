@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from ...core.names import parse_bucket_key
 from ...core.records import Page
+from ...core.stored import LATEST_MS
 from ...core.units import MAX_DEBT_MILLI
 from ...core.usage import HOUR_MS, UsageRow
 from .keys import AFTER_ALL, Place
@@ -20,10 +21,15 @@ _Used: TypeAlias = tuple[str, str, int, int]  # key, limit name, hour, millitoke
 
 _NUMBERS = 10_000  # in a page
 _HOUR = f"settled_at_ms / {HOUR_MS}"
+# What a corrupt row says is left out.
+_COUNTED = (
+    f"used_milli <> 0 AND typeof(used_milli) = 'integer' AND used_milli BETWEEN -{MAX_DEBT_MILLI} AND {MAX_DEBT_MILLI}"
+    f" AND typeof(settled_at_ms) = 'integer' AND settled_at_ms BETWEEN 0 AND {LATEST_MS}"
+)
 # What is added is no larger than the bound, nor is what it is added to: the sum is within 63 bits before it is cut.
 _PUT_AWAY = f"""
     INSERT INTO usage (key, limit_name, hour, used_milli)
-    SELECT key, limit_name, {_HOUR}, used_milli FROM buckets WHERE used_milli <> 0 AND key = ?
+    SELECT key, limit_name, {_HOUR}, used_milli FROM buckets WHERE {_COUNTED} AND key = ?
     ON CONFLICT DO UPDATE
     SET used_milli = max(-{MAX_DEBT_MILLI}, min({MAX_DEBT_MILLI}, used_milli + excluded.used_milli))"""
 _PUT_PLACE_AWAY = _PUT_AWAY.replace("key = ?", "key = ? AND limit_name = ?")
@@ -36,7 +42,7 @@ _READ_PLACE = (
 )
 _READ_OPEN = (
     f"SELECT key, limit_name, {_HOUR}, used_milli FROM buckets"
-    f" WHERE key > ? AND key < ? AND used_milli <> 0 AND {_HOUR} >= ? AND {_HOUR} < ? ORDER BY key, limit_name"
+    f" WHERE key > ? AND key < ? AND {_COUNTED} AND {_HOUR} >= ? AND {_HOUR} < ? ORDER BY key, limit_name"
 )
 _FORGET = "DELETE FROM usage WHERE key = ? AND limit_name = ? AND hour < ?"
 _NEVER = 1 << 62

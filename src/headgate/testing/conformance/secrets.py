@@ -107,6 +107,8 @@ class Tour:
         self.call("setup")
         self.call("ping")
         self.call("reconcile")
+        self.call("find_corrupt")
+        self.call("repair", [])
         self.call("try_acquire", USER, "r", {"rpm": 1})
         self.call("set_system_defaults", [RPM])
         for _ in range(2):  # from the records, from the cache

@@ -1,13 +1,19 @@
 -- Forgetting. Whoever removes buckets locks them first, in the order of their keys, and puts away what they have
 -- counted.
 
+-- What a corrupt bucket has counted is left out.
+CREATE OR REPLACE FUNCTION headgate.has_counted(b headgate.buckets) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT b.used_milli <> 0 AND b.used_milli BETWEEN -4000000000000000000 AND 4000000000000000000
+    AND b.settled_at_ms BETWEEN 0 AND 1000000000000000
+$$;
+
 CREATE OR REPLACE FUNCTION headgate.delete_buckets(patient_ms bigint, keys text[])
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM set_config('lock_timeout', patient_ms::text, true);
   PERFORM 1 FROM headgate.buckets b WHERE b.key = ANY (keys) ORDER BY b.key, b.limit_name FOR UPDATE;
   PERFORM headgate.put_away(b.key, b.limit_name, b.settled_at_ms / 3600000, b.used_milli, 0, 0)
-    FROM headgate.buckets b WHERE b.key = ANY (keys) AND b.used_milli <> 0;
+    FROM headgate.buckets b WHERE b.key = ANY (keys) AND headgate.has_counted(b);
   DELETE FROM headgate.slots s WHERE s.key = ANY (keys);
   PERFORM headgate.wake(b.key, b.limit_name, 9223372036854775807, 9223372036854775807, 0)
     FROM headgate.buckets b WHERE b.key = ANY (keys) AND b.refill_milli = 0;
@@ -46,7 +52,7 @@ BEGIN
     SELECT g.key, g.limit_name, sum(g.held_milli) AS milli, count(*) AS leases FROM gone g GROUP BY g.key, g.limit_name
   ), updated AS (
     UPDATE headgate.buckets b
-    SET tokens_milli = b.tokens_milli - f.milli, settled_at_ms = greatest(b.settled_at_ms, now_ms)
+    SET tokens_milli = greatest(b.tokens_milli - f.milli, 0), settled_at_ms = greatest(b.settled_at_ms, now_ms)
     FROM freed f WHERE b.key = f.key AND b.limit_name = f.limit_name
     RETURNING f.leases, f.limit_name, f.key
   )
@@ -68,12 +74,14 @@ BEGIN
   WHERE l.blocked_until_ms <= now_ms AND l.settled_at_ms <= now_ms AND CASE
     WHEN l.refill_milli = 0 THEN l.tokens_milli = 0 AND NOT EXISTS (
       SELECT FROM headgate.waiting w WHERE w.key = l.key AND w.limit_name = l.limit_name AND w.expires_at_ms > now_ms)
+    WHEN l.refill_milli < 0 OR l.period_ms <= 0 OR l.capacity_milli <= 0 OR l.settled_at_ms < 0
+      OR l.tokens_milli > l.capacity_milli THEN false -- corrupt: somebody has to hear of it
     ELSE l.tokens_milli + div((now_ms - l.settled_at_ms)::numeric * l.refill_milli + l.remainder, l.period_ms)
       >= l.capacity_milli END;
 
   PERFORM headgate.put_away(b.key, b.limit_name, b.settled_at_ms / 3600000, b.used_milli, now_ms, kept_ms)
     FROM headgate.buckets b JOIN unnest(full_keys, full_names) AS f (key, name) ON b.key = f.key AND b.limit_name = f.name
-    WHERE b.used_milli <> 0;
+    WHERE headgate.has_counted(b);
   DELETE FROM headgate.buckets b USING unnest(full_keys, full_names) AS f (key, name)
     WHERE b.key = f.key AND b.limit_name = f.name;
   buckets := coalesce(cardinality(full_keys), 0);

@@ -13,6 +13,7 @@
 --            part. Else nine numbers for each part: capacity, refill, period, tokens, settled_at, remainder, blocked_until,
 --            revision, 0, as they were before. Of slots, what is held or wanted ahead in place of tokens, when the amount fits in place of the
 --            remainder, and what of it the lease holds in the last place.
+--            Of an entry with a bucket that is corrupt instead: -1, which of its parts, which field (core/stored.py).
 CREATE OR REPLACE FUNCTION headgate.settle(
   given_ms bigint, kept_ms bigint, patient_ms bigint, changes boolean,
   keys text[], names text[], asked bigint[], leases text[]
@@ -28,11 +29,13 @@ DECLARE
   FITS CONSTANT bigint := 4000000000000000000; -- a product up to this, and a sum with it, is within 63 bits
   DEBT CONSTANT bigint := 1000000000000000000; -- MAX_DEBT_MILLI
   NEVER CONSTANT bigint := 4611686018427387904;
+  MOST CONSTANT bigint := 1000000000000000; -- MAX_MILLI, and LATEST_MS too
+  CORRUPT CONSTANT bigint := -1;
 
   now_ms bigint;
   capacities bigint[]; refills bigint[]; periods bigint[]; all_tokens bigint[]; all_settled bigint[];
   remainders bigint[]; blocks bigint[]; revisions bigint[]; all_used bigint[];
-  changed boolean[];
+  changed boolean[]; flaws bigint[]; flawed boolean;
 
   at integer := 1;
   last integer := cardinality(asked);
@@ -60,13 +63,34 @@ BEGIN
       array_agg(coalesce(b.period_ms, 0)), array_agg(coalesce(b.tokens_milli, 0)),
       array_agg(coalesce(b.settled_at_ms, 0)), array_agg(coalesce(b.remainder, 0)),
       array_agg(coalesce(b.blocked_until_ms, 0)), array_agg(coalesce(b.revision, 0)),
-      array_agg(coalesce(b.used_milli, 0)), array_agg(false)
-    INTO capacities, refills, periods, all_tokens, all_settled, remainders, blocks, revisions, all_used, changed
+      array_agg(coalesce(b.used_milli, 0)), array_agg(false), array_agg(b.flaw), bool_or(b.flaw > 0)
+    INTO capacities, refills, periods, all_tokens, all_settled, remainders, blocks, revisions, all_used, changed,
+      flaws, flawed
     FROM unnest(keys, names) AS w (key, name)
     LEFT JOIN LATERAL (
-      SELECT * FROM headgate.buckets WHERE buckets.key = w.key AND buckets.limit_name = w.name OFFSET 0
+      SELECT *, CASE
+        WHEN c.settled_at_ms = 0 THEN 0
+        WHEN c.capacity_milli NOT BETWEEN 1 AND MOST THEN 1
+        WHEN c.refill_milli NOT BETWEEN 0 AND MOST THEN 2
+        WHEN c.period_ms NOT BETWEEN 1 AND 31622400000 THEN 3
+        WHEN c.settled_at_ms NOT BETWEEN 0 AND MOST THEN 5
+        WHEN c.blocked_until_ms NOT BETWEEN 0 AND MOST THEN 7
+        WHEN c.revision NOT BETWEEN 0 AND 9007199254740992 THEN 8
+        WHEN c.used_milli NOT BETWEEN -FITS AND FITS THEN 9
+        WHEN c.refill_milli > 0 AND c.tokens_milli NOT BETWEEN -9 * DEBT AND c.capacity_milli THEN 4
+        WHEN c.refill_milli > 0 AND c.remainder NOT BETWEEN 0 AND c.period_ms - 1 THEN 6
+        WHEN c.refill_milli = 0 AND c.tokens_milli NOT BETWEEN 0 AND FITS THEN 4
+        WHEN c.refill_milli = 0 AND c.remainder NOT BETWEEN 0 AND NEVER THEN 6
+        -- Only when they are counted anew: there may be many.
+        WHEN c.refill_milli = 0 AND c.remainder <= now_ms AND EXISTS (
+          SELECT FROM headgate.slots s WHERE s.key = c.key AND s.limit_name = c.limit_name
+            AND (s.held_milli NOT BETWEEN 1 AND MOST OR s.expires_at_ms NOT BETWEEN 0 AND MOST)
+        ) THEN 10
+        ELSE 0 END AS flaw
+      FROM headgate.buckets c WHERE c.key = w.key AND c.limit_name = w.name OFFSET 0
     ) AS b ON true;
 
+  <<entries>>
   WHILE at <= last LOOP
     mode := asked[at]; many := asked[at + 1]; max_wait := asked[at + 2];
     block := asked[at + 3]; keep := asked[at + 4]; parts := asked[at + 6];
@@ -74,6 +98,15 @@ BEGIN
     first := at + 7;
     after := first + 6 * parts;
     passed := many;
+    IF flawed THEN
+      FOR p IN first .. after - 1 BY 6 LOOP
+        IF flaws[asked[p]] > 0 THEN
+          out := out || ARRAY[CORRUPT, (p - first) / 6 + 1, flaws[asked[p]]];
+          at := after;
+          CONTINUE entries;
+        END IF;
+      END LOOP;
+    END IF;
     place := CASE WHEN mode = TAKE THEN block - 1 ELSE 0 END;
     waits := mode = TAKE AND place > 0;
 
@@ -169,7 +202,8 @@ BEGIN
         mine := 0;
         IF lease IS NOT NULL AND tokens > 0 THEN
           mine := coalesce((SELECT s.held_milli FROM headgate.slots s
-            WHERE s.key = keys[i] AND s.limit_name = names[i] AND s.lease_id = lease AND s.expires_at_ms > settled), 0);
+            WHERE s.key = keys[i] AND s.limit_name = names[i] AND s.lease_id = lease AND s.expires_at_ms > settled
+              AND s.held_milli BETWEEN 1 AND MOST), 0);
         END IF;
         IF place >= 0 AND NOT anew THEN
           before := headgate.place_of(keys[i], names[i], lease, settled);

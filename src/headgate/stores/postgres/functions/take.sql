@@ -16,6 +16,10 @@ BEGIN
     FROM headgate.buckets
     WHERE key = of_key AND limit_name = of_name
       AND capacity_milli = capacity AND refill_milli = refill AND period_ms = period AND settled_at_ms > 0
+      -- One that is corrupt is told by settle().
+      AND settled_at_ms <= 1000000000000000 AND remainder BETWEEN 0 AND period - 1
+      AND tokens_milli BETWEEN -9000000000000000000 AND capacity AND blocked_until_ms BETWEEN 0 AND 1000000000000000
+      AND revision BETWEEN 0 AND 9007199254740992 AND used_milli BETWEEN -4000000000000000000 AND 4000000000000000000
     FOR NO KEY UPDATE;
   now_ms := headgate.clock(given_ms);
   elapsed := now_ms - b.settled_at_ms;
