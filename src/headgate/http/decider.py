@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..core.errors import HeadgateError, RateLimiterUnavailable
+from ..core.errors import CorruptState, HeadgateError, RateLimiterUnavailable
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..limiter.local import share
 from ..plan import Plan
@@ -38,13 +38,13 @@ class Decider:
     def decide_plan(self, charges: Sequence[Charge], failures: list[Failure]) -> Plan[Decision[Any] | None]:
         """The decision of all rules that can be obeyed; the others are added to the failures."""
         try:
-            return (yield from self._ask_plan(charges))
+            return (yield from self._ask_plan(charges, failures))
         except RateLimiterUnavailable as away:
             charges = self._after_outage(charges, away, failures)
         except HeadgateError as error:
             charges = yield from self._sound_plan(charges, error, failures)
         try:
-            return (yield from self._ask_plan(charges))
+            return (yield from self._ask_plan(charges, failures))
         except HeadgateError as error:
             failures += [charge.failed(error) for charge in charges]
             return None
@@ -73,23 +73,29 @@ class Decider:
         failures += wrong.values()
         return [charge for charge in charges if charge.rule.id not in wrong]
 
-    def _ask_plan(self, charges: Sequence[Charge]) -> Plan[Decision[Any] | None]:
+    def _ask_plan(self, charges: Sequence[Charge], failures: list[Failure]) -> Plan[Decision[Any] | None]:
         if not charges:
             return None
         if len(charges) == 1 and not charges[0].rule.shadow:
             return (yield from Decide(charges[0].ask, self._on_unavailable))
-        shadows: list[Charge] = []
-        together: list[Ask] = []
-        for charge in charges:
-            shadows.append(charge) if charge.rule.shadow else together.append(charge.ask)
-        groups = [together] if together else []
+        shadows = [charge for charge in charges if charge.rule.shadow]
+        together = [charge for charge in charges if not charge.rule.shadow]
+        groups = [[charge.ask for charge in together]] if together else []
         decisions = yield from DecideEach([*(charge.ask for charge in shadows), *groups], self._on_unavailable)
-        self._tell_refusals(shadows, decisions)
-        return decisions[-1] if together else None
+        self._tell_refusals(shadows, decisions, failures)
+        if not together:
+            return None
+        if decisions[-1].error is None:
+            return decisions[-1]
+        return (yield from self._ask_plan(_sound(together, decisions[-1].error, failures), failures))
 
-    def _tell_refusals(self, shadows: Sequence[Charge], decisions: Sequence[Decision[Any]]) -> None:
+    def _tell_refusals(
+        self, shadows: Sequence[Charge], decisions: Sequence[Decision[Any]], failures: list[Failure]
+    ) -> None:
         for charge, decision in zip(shadows, decisions):
-            if not decision.allowed:
+            if decision.error is not None:
+                failures.append(charge.failed(decision.error))
+            elif not decision.allowed:
                 self._limiter.events.tell(
                     "shadow.refused",
                     rule=charge.rule.id,
@@ -109,3 +115,10 @@ class Decider:
         (decision,) = yield from DecideEach([shares], None, self._here)
         decision.degraded = True
         return decision
+
+
+def _sound(charges: Sequence[Charge], error: CorruptState, failures: list[Failure]) -> list[Charge]:
+    """Without those whose stored state is corrupt. They were asked for together, and nothing was taken for any."""
+    corrupt = [charge for charge in charges if charge.ask.resource == error.resource] or charges
+    failures += [charge.failed(error) for charge in corrupt]
+    return [charge for charge in charges if charge not in corrupt]

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from ..core.errors import (
+    CorruptState,
     EntityNotFound,
     LimiterClosed,
     LimitNotFound,
@@ -21,7 +22,16 @@ from ..limiter import Ask
 from ..limiter.base import BaseLimiter
 
 Cause: TypeAlias = Literal[
-    "bad_cost", "cost_raised", "no_limits", "unknown_limit", "entity", "namespace", "closed", "store", "rules"
+    "bad_cost",
+    "cost_raised",
+    "no_limits",
+    "unknown_limit",
+    "entity",
+    "namespace",
+    "closed",
+    "store",
+    "rules",
+    "corrupt",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 BAD_COSTS: frozenset[Cause] = frozenset(["bad_cost", "cost_raised"])
@@ -81,6 +91,7 @@ _CAUSES: dict[type[Exception], Cause] = {
     NamespaceNotFound: "namespace",
     LimiterClosed: "closed",
     BadRules: "rules",
+    CorruptState: "corrupt",
 }
 
 

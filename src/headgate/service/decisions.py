@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,7 @@ from ..limiter.chain import ONE_OF_EACH
 from .bounds import MAX_BATCH_BYTES
 from .limits import limits_of
 from .operations import Asked, operation
-from .problems import Refused
+from .problems import Refused, corrupt_words
 from .schema import (
     MAX_ASKS,
     AcquireForm,
@@ -37,6 +38,8 @@ from .schema import (
     Status,
     Verdict,
 )
+
+log = logging.getLogger("headgate")
 
 
 @operation("POST", "/v1/acquire", "decide")
@@ -105,16 +108,14 @@ async def acquire_batch(asked: Asked, body: BatchForm) -> BatchAnswer:
 
     Each is by itself; an element that is a list of asks passes or fails as a whole. There is no waiting, and there are
     no leases: asks for slots are refused, since nobody could release them. If anything is wrong with one ask, nothing
-    is taken for any.
+    is taken for any. If what is stored for one is corrupt, that one does not pass, and says so.
     """
     asks = _asks(body)
     decisions = await asked.limiter.try_acquire_each(asks, on_unavailable=body.on_unavailable)
     if any(_holds(decision) for decision in decisions):
         await _undo(decisions)
         raise ValidationError("an ask is for slots, which are held by a lease: POST /v1/acquire gives one")
-    if body.statuses:
-        return BatchAnswer([_with_statuses(one) for one in decisions])
-    return BatchAnswer([BatchDecided(one.allowed, one.retry_after_seconds, one.degraded) for one in decisions])
+    return BatchAnswer([_decided(one, body.statuses) for one in decisions])
 
 
 def _asks(body: BatchForm) -> list[Ask | list[Ask]]:
@@ -130,9 +131,14 @@ async def _undo(decisions: Iterable[Decision[Lease]]) -> None:
             await lease.rollback()
 
 
-def _with_statuses(decision: Decision[Lease]) -> BatchDecided:
-    said = [_status(status) for status in decision.statuses]
-    return BatchDecided(decision.allowed, decision.retry_after_seconds, decision.degraded, said)
+def _decided(decision: Decision[Lease], with_statuses: bool) -> BatchDecided:
+    said = BatchDecided(decision.allowed, decision.retry_after_seconds, decision.degraded)
+    if decision.error is not None:
+        log.error("%s", decision.error)
+        said.error = corrupt_words(decision.error)
+    if with_statuses:
+        said.limits = [_status(status) for status in decision.statuses]
+    return said
 
 
 def _ask(form: AskForm) -> Ask:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..core.records import Entity
+from ..core.records import Entity, Page
 from .operations import Asked, operation
 from .paging import cursor_of, read_cursor
 from .schema import Entities, EntityAnswer, EntityChange, EntityForm, PageQuery
@@ -28,7 +28,7 @@ async def create_entity(asked: Asked, body: EntityForm) -> EntityAnswer:
 async def list_entities(asked: Asked, query: PageQuery) -> Entities:
     """All entities, by id."""
     page = await asked.limiter.list_entities(limit=query.limit, cursor=read_cursor(query))
-    return Entities([_entity(entity) for entity in page], cursor_of(page))
+    return _entities(page)
 
 
 @operation("GET", "/v1/entities/{entity_id}", "read")
@@ -54,7 +54,12 @@ async def delete_entity(asked: Asked, entity_id: str) -> None:
 async def get_children(asked: Asked, entity_id: str, query: PageQuery) -> Entities:
     """The entities directly below an entity."""
     page = await asked.limiter.get_children(entity_id, limit=query.limit, cursor=read_cursor(query))
-    return Entities([_entity(child) for child in page], cursor_of(page))
+    return _entities(page)
+
+
+def _entities(page: Page[Entity]) -> Entities:
+    corrupt = [error.record_key.rpartition("#")[2] for error in page.corrupt]
+    return Entities([_entity(entity) for entity in page], cursor_of(page), corrupt or msgspec.UNSET)
 
 
 def _entity(entity: Entity) -> EntityAnswer:

@@ -6,6 +6,7 @@ import logging
 from http import HTTPStatus
 
 from ..core.errors import (
+    CorruptState,
     EntityExists,
     EntityNotFound,
     HeadgateError,
@@ -51,6 +52,9 @@ class Refused(Exception):
 def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refused):
         return error.refusal
+    if isinstance(error, CorruptState):
+        log.error("%s", error)
+        return corrupt(error)
     if isinstance(error, RateLimiterUnavailable):
         log.debug("a client was told that the store is away: %s", error)
         return unavailable()
@@ -71,6 +75,17 @@ def log_store_refused(error: StoreRefused) -> None:
     times = _minutely.times("store")
     if times:
         log.error("the store rejects the service (%d times since the last such line): %s", times, error)
+
+
+def corrupt(error: CorruptState) -> Refusal:
+    """It is for whoever runs the service to repair, and until then it cannot be answered."""
+    return problem(503, "", "Stored state is corrupt", corrupt_words(error), [], cause="corrupt")
+
+
+def corrupt_words(error: CorruptState) -> str:
+    what = "a record" if error.record_key else f"the state of {error.entity_id!r} on {error.resource!r}"
+    mends = "" if error.record_key else "POST /v1/reset mends it, and so does "
+    return f"{what} is corrupt in the store: {mends}`headgate doctor --repair`"
 
 
 def _words(error: Exception) -> str:

@@ -133,12 +133,13 @@ class Decided(Struct):
 
 
 class BatchDecided(Struct):
-    """`limits` only if `statuses` was asked for."""
+    """`limits` only if `statuses` was asked for. `error`: it did not pass, since what is stored for it is corrupt."""
 
     allowed: bool
     retry_after_seconds: float | None
     degraded: bool
     limits: list[Status] | UnsetType = UNSET
+    error: str | UnsetType = UNSET
 
 
 class BatchAnswer(Struct):
@@ -289,10 +290,11 @@ class PageQuery(Input):
 
 
 class Entities(Struct):
-    """`cursor`: where the next page starts; null: this is the last one."""
+    """`cursor`: where the next page starts; null: this is the last one. `corrupt`: entities that cannot be read."""
 
     items: list[EntityAnswer]
     cursor: str | None
+    corrupt: list[str] | UnsetType = UNSET
 
 
 # Stored limits

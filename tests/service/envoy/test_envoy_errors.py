@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,15 @@ def test_secrets_are_nowhere_in_the_store(serve: Serve, redis_server: RedisServe
     assert len(keys) == 4
     assert not any("s3cret" in key for key in keys)
     assert any("10.0.0.1" in key for key in keys) == (not hash_entity_ids)
+
+
+def test_corrupt_state_is_an_error_of_its_own_question(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    client = serve(ADDRESS, url=f"sqlite:///{path}", on_unavailable="allow")
+    client.ask(ONE)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute("UPDATE buckets SET period_ms = 0").rowcount == 1
+    with pytest.raises(grpc.RpcError, match="corrupt") as caught:
+        client.ask(ONE)
+    assert caught.value.code() is grpc.StatusCode.DATA_LOSS
+    assert client.ask(OTHER).overall_code == OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
@@ -12,6 +13,8 @@ from ...core.status import LimitStatus
 from ...core.units import MILLI, from_milli
 from ...limiter import Ask, Decision, Lease, RateLimiter
 from .wishes import Kind, Wish
+
+log = logging.getLogger("headgate")
 
 Found: TypeAlias = "Mapping[Wish, Sequence[LimitStatus]]"
 
@@ -67,13 +70,17 @@ async def _take_all(limiter: RateLimiter, shadows: Sequence[Wish], enforced: Seq
     if not enforced:
         return Verdict(True, (), found)
     together = decisions[-1]
+    if together.error is not None:
+        raise together.error
     statuses = together.statuses
     found |= zip(enforced, [statuses] if len(enforced) == 1 else together.statuses_by_ask)
     return Verdict(together.allowed, statuses, found)
 
 
 def _tell(limiter: RateLimiter, wish: Wish, decision: Decision[Lease]) -> None:
-    if not decision.allowed:
+    if decision.error is not None:
+        log.error("%s", decision.error)
+    elif not decision.allowed:
         limiter.events.tell(
             "shadow.refused",
             rule=wish.resource,

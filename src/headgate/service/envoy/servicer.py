@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from ...core.errors import NamespaceNotFound, RateLimiterUnavailable, StoreRefused, ValidationError
+from ...core.errors import CorruptState, NamespaceNotFound, RateLimiterUnavailable, StoreRefused, ValidationError
 from ...http.answer import DEFAULT_HEADERS, HeaderKind, Headers
 from ...limiter import RateLimiter
 from ..problems import log_store_refused
@@ -63,6 +63,9 @@ class RateLimitServicer:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except NamespaceNotFound as error:
             await _abort(context, grpc.StatusCode.NOT_FOUND, str(error))
+        except CorruptState as error:
+            log.error("%s", error)
+            await _abort(context, grpc.StatusCode.DATA_LOSS, "what is stored for a descriptor is corrupt")
         except RateLimiterUnavailable as error:
             log.debug("Envoy was told that the store is away: %s", error)
             # An error, so that Envoy does as its failure_mode_deny says.

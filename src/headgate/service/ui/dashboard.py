@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from starlette.routing import Route
 
 from ...core.errors import (
+    CorruptState,
     EntityExists,
     EntityNotFound,
     HeadgateError,
@@ -78,6 +79,7 @@ _STATUSES: dict[type[HeadgateError], int] = {
     VersionConflict: 409,
     ValidationError: 422,
     RateLimiterUnavailable: 503,
+    CorruptState: 503,
 }
 
 

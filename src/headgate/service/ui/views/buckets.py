@@ -30,7 +30,13 @@ async def buckets(visit: Visit) -> Answer:
     found = await visit.limiter.list_buckets(resource, cursor=read_cursor(visit.query))
     return Shown(
         "buckets.html",
-        {"buckets": tightest(found, 100), "count": len(found), "resource": resource or "", "cursor": cursor_of(found)},
+        {
+            "buckets": tightest(found, 100),
+            "count": len(found),
+            "resource": resource or "",
+            "cursor": cursor_of(found),
+            "corrupt": found.corrupt,
+        },
     )
 
 

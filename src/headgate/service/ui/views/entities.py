@@ -27,7 +27,14 @@ async def entities(visit: Visit) -> Answer:
         typed, found, problem = "", Page[Entity]([]), words_of(error)
     return Shown(
         "entities.html",
-        {"entities": found, "query": prefix, "typed": typed, "problem": problem, "cursor": cursor_of(found)},
+        {
+            "entities": found,
+            "query": prefix,
+            "typed": typed,
+            "problem": problem,
+            "cursor": cursor_of(found),
+            "corrupt": found.corrupt,
+        },
         422 if problem else 200,
     )
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, get_args
 
-from ....core.errors import ValidationError, VersionConflict
+from ....core.errors import CorruptState, ValidationError, VersionConflict
 from ....core.limit import Limit, by_name
-from ....limiter import LimitsPreview, OnUnavailable, ResolvedLimits, StoredLimits
+from ....limiter import LimitsPreview, OnUnavailable, RateLimiter, ResolvedLimits, StoredLimits
 from ...levels import Level, Wanted
 from ...paging import cursor_of
 from ..pages import Answer, Context, Fields, Moved, Shown, Visit, link, page, read_cursor, whole_number
@@ -24,9 +24,24 @@ async def limits(visit: Visit) -> Answer:
     limiter = visit.limiter
     resources = await limiter.list_resources_with_defaults(limit=_PER_PAGE, cursor=read_cursor(visit.query))
     levels = [Level(), *(Level(resource=resource) for resource in resources)]
-    system, *found = await asyncio.gather(*(level.read(limiter) for level in levels))
-    context = {"system": system, "resources": list(zip(resources, found)), "cursor": cursor_of(resources)}
+    corrupt: list[CorruptState] = []
+    system, *found = await asyncio.gather(*(_known(limiter, level, corrupt) for level in levels))
+    context = {
+        "system": system,
+        "resources": list(zip(resources, found)),
+        "cursor": cursor_of(resources),
+        "corrupt": corrupt,
+    }
     return Shown("limits.html", context)
+
+
+async def _known(limiter: RateLimiter, level: Level, corrupt: list[CorruptState]) -> StoredLimits:
+    """A corrupt level is told, and the others are shown."""
+    try:
+        return await level.read(limiter)
+    except CorruptState as error:
+        corrupt.append(error)
+        return StoredLimits()
 
 
 @page("GET", "/limits/edit", "admin")

@@ -71,6 +71,7 @@ async def _list(visit: Visit, problem: str = "", typed: str = "") -> Shown:
     context = {
         "namespaces": found,
         "cursor": cursor_of(found),
+        "corrupt": found.corrupt,
         "orphans": await limiter.list_orphans(),
         "events": await limiter.get_namespace_events(limit=_EVENTS),
         "problem": problem,
