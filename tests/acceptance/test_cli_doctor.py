@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ pytest.importorskip("click")
 
 from cli_helpers import Cli, Inside
 
+from headgate import Limit
 from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
@@ -230,3 +233,54 @@ def test_a_table_of_dynamodb(ministack: Engine, tmp_path: Path) -> None:
         )
     verdicts = _verdicts(cli.json("doctor", "--read-only"))
     assert (verdicts["table"], verdicts["expiry"], verdicts["stream"]) == ("ok", "warn", "warn")
+
+
+@pytest.fixture
+def with_corrupt_data(cli: Cli) -> Cli:
+    """A bucket of bob's, and an entity."""
+    with cli.limiter() as limiter:
+        for entity_id in ("ann", "bob"):
+            limiter.create_entity(entity_id)
+            limiter.try_acquire(entity_id, "chat", {"rpm": 3}, [Limit.per_hour("rpm", 10)])
+    with closing(sqlite3.connect(cli.url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE buckets SET period_ms = 0 WHERE key = 'default/bob#chat'")
+        connection.execute("UPDATE records SET value = '{' WHERE key = 'default/entity#ann'")
+    return cli
+
+
+def test_corrupt_data_fails_and_repair_removes_it(with_corrupt_data: Cli) -> None:
+    cli = with_corrupt_data
+    found = cli.json("doctor", code=1)
+    assert _verdicts(found)["stored data"] == "fail"
+    said = _advice(found, "stored data")
+    assert "buckets of bob on chat" in said
+    assert "record default/entity#ann" in said
+    assert "headgate doctor --repair" in said
+    assert "there is no terminal to ask on: give --yes" in cli.error("doctor", "--repair")
+    done = cli("doctor", "--repair", "--yes")
+    assert "removed: buckets of bob on chat, which start full" in done.stdout
+    assert "removed: record default/entity#ann" in done.stdout
+    assert _verdicts(cli.json("doctor"))["stored data"] == "ok"
+    again = cli.json("doctor", "--repair", "--yes")
+    assert again["repaired"] == []
+    assert [one["action"] for one in cli.json("audit")["events"]].count("state.repaired") == 2
+    assert [one["entity_id"] for one in cli.json("entity", "list")] == ["bob"]
+
+
+def test_repair_asks_first_and_a_no_removes_nothing(with_corrupt_data: Cli) -> None:
+    with with_corrupt_data.terminal("doctor", "--repair") as terminal:
+        terminal.see("Remove them? Buckets start full again")
+        terminal.type("n\n")
+        assert terminal.end() == 1
+    assert _verdicts(with_corrupt_data.json("doctor", code=1))["stored data"] == "fail"
+
+
+def test_lists_warn_of_what_is_corrupt_and_show_the_rest(with_corrupt_data: Cli) -> None:
+    done = with_corrupt_data("entity", "list", "--json")
+    assert [one["entity_id"] for one in json.loads(done.stdout)] == ["bob"]
+    assert "warning: record 'default/entity#ann' is corrupt" in done.stderr
+    assert "warning: the state of 'bob' on 'chat' is corrupt" in with_corrupt_data("buckets", "bob").stderr
+
+
+def test_repair_and_read_only_exclude_each_other(cli: Cli) -> None:
+    assert "give one of them" in cli.error("doctor", "--repair", "--read-only")

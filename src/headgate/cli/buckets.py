@@ -13,6 +13,7 @@ from ..limiter import BucketStatus
 from .command import Command
 from .options import Session, store_options
 from .output import Bar, Table, answer, answer_json, duration, number
+from .pages import all_pages
 
 _NONE = "no buckets: all are full"
 
@@ -48,7 +49,7 @@ def buckets(session: Session, entity_id: str, resource: str | None, watch: bool,
         if watch:
             _watch(session, f"{entity_id}, every {every:g} s", lambda: limiter.get_buckets(entity_id, resource), every)
             return
-        found = limiter.get_buckets(entity_id, resource)
+        found = list(all_pages(lambda _: limiter.get_buckets(entity_id, resource)))
     if session.as_json:
         answer_json([bucket.as_dict() for bucket in found])
     else:

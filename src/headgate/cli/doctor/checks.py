@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 
-from ...core.errors import HeadgateError, NamespaceNotFound, RateLimiterUnavailable
+from ...core.errors import CorruptState, HeadgateError, NamespaceNotFound, RateLimiterUnavailable
 from ...core.limit import Limit
 from ...core.names import shown_url
 from ...core.records import Page
@@ -24,6 +24,8 @@ _SAMPLES = 100
 _SLOW_MS = 100
 _SKEW_MS = 1000
 _LOOKED_AT = 200
+_CORRUPT_SHOWN = 20
+PAGES_LOOKED_AT = 100  # of buckets, and of records of each kind: of a very large namespace not all are
 _LIMIT = Limit.per_second("calls", 1_000_000)
 
 
@@ -125,6 +127,20 @@ def _latency(what: str, ask: Callable[[], object]) -> Finding:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def corrupt_findings(found: Sequence[CorruptState]) -> Iterator[Finding]:
+    """Is all that is stored there what headgate has written?"""
+    if not found:
+        yield Finding("stored data", "ok", "nothing in the namespace is corrupt")
+    advice = "remove it: headgate doctor --repair"
+    for error in found[:_CORRUPT_SHOWN]:
+        where = (
+            f"record {error.record_key}" if error.record_key else f"buckets of {error.entity_id} on {error.resource}"
+        )
+        yield Finding("stored data", "fail", f"{where}: {error.why}", advice)
+    if len(found) > _CORRUPT_SHOWN:
+        yield Finding("stored data", "fail", f"{number(len(found) - _CORRUPT_SHOWN)} more are corrupt", advice)
 
 
 def namespace_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
