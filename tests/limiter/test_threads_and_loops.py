@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headgate import Limit, RateLimiter, ValidationError
+from headgate import Limit, RateLimiter, SyncRateLimiter, ValidationError
 
 LIMITS = [Limit.per_minute("rpm", 100), Limit.concurrent("parallel", 5)]
 
@@ -72,3 +73,35 @@ def test_second_event_loop_at_the_same_time_is_refused_with_advice(tmp_path: Pat
             return await limiter.available("e", "r", LIMITS)
 
     assert asyncio.run(afterwards()) == {"rpm": 98, "parallel": 5}
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_limiter_closed_while_cancelled_tasks_give_back_waits_for_them(tmp_path: Path, coalesce: bool) -> None:
+    """`gather` ends with the first task that is cancelled, and the `async with` of the limiter with it."""
+    url, limits = f"sqlite:///{tmp_path}/limits.db", [Limit.per_day("n", 10)]
+
+    async def main() -> None:
+        async with RateLimiter(url, coalesce=coalesce) as limiter:
+            in_body = asyncio.Semaphore(0)
+            settle, delay = limiter._store.settle, iter(range(1, 100))
+
+            async def slower_each_time(*arguments: Any) -> Any:
+                await asyncio.sleep(0.02 * next(delay))
+                return await settle(*arguments)
+
+            async def hold() -> None:
+                async with limiter.acquire("e", "r", {"n": 1}, limits):
+                    in_body.release()
+                    await asyncio.sleep(60)
+
+            held = asyncio.gather(*(hold() for _ in range(5)))
+            for _ in range(5):
+                await in_body.acquire()
+            limiter._ask = slower_each_time
+            held.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await held
+
+    asyncio.run(main())
+    with SyncRateLimiter(url) as limiter:
+        assert limiter.available("e", "r", limits) == {"n": 10}

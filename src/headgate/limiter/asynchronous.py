@@ -65,6 +65,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         self._keeper: TaskKeeper = TaskKeeper(self)
         self._others: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
+        self._drain: Callable[[float], Coroutine[Any, Any, None]] | None = None
         self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
         self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | Unanswered]]]
         if isinstance(store, OffloadedStore) and store.in_process:
@@ -75,7 +76,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         else:
             coalescer = TaskCoalescer(self._settle_batch, together=self._coalesce)
             self._settle, self._settle_each = coalescer.settle, coalescer.settle_each
-            self._enter = coalescer.enter
+            self._enter, self._drain = coalescer.enter, coalescer.drain
 
     def _wire(self) -> None:
         store, watchers = self._store, self._watchers
@@ -386,6 +387,8 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
             self._closed = True
             try:
                 await self._keeper.close()
+                if self._drain is not None:
+                    await self._drain(2 * self._store_timeout)
             finally:  # if we are cancelled too
                 await self._store.close()
 

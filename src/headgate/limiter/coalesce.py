@@ -342,6 +342,17 @@ class TaskCoalescer:
             self._loop, self._queue, self._flying = loop, [], False
         return loop
 
+    async def drain(self, seconds: float) -> None:
+        """Before the store is closed: wait until all that was asked for has landed. `asyncio.gather` ends with the
+        first of its tasks that is cancelled, while the others still give back."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self._loop is loop and (self._flights or self._flying) and loop.time() < until:
+            if self._flights:
+                await asyncio.wait(self._flights, timeout=until - loop.time())
+            else:  # one flies alone, in a task of its caller's
+                await asyncio.sleep(0.001)
+
     def _submit(self, request: Request) -> _TaskEntry:
         loop = self.enter()
         entry = _TaskEntry(request, loop.create_future())
