@@ -15,7 +15,7 @@ from headgate.aws import handlers
 from headgate.aws.aggregator.windows import WINDOWS
 from headgate.aws.stack.package import build_package
 from headgate.core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
-from headgate.limiter.reconcile import Reconciled
+from headgate.limiter.leases.reconcile import Reconciled
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.testing.servers.dynamodb import Engine
 

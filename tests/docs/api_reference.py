@@ -51,10 +51,10 @@ arguments, and are not. `acquire`, `slot` and `acquire_many` are used with `asyn
 
 def reference() -> str:
     """The whole page."""
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(_lines())).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(_slot_queues())).rstrip() + "\n"
 
 
-def _lines() -> Iterator[str]:
+def _slot_queues() -> Iterator[str]:
     yield INTRODUCTION
     for name in MODULES:
         module = importlib.import_module(name)

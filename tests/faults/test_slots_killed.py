@@ -6,7 +6,7 @@ import time
 
 from fault_helpers import PAUSE_SECONDS, ROUNDING_SECONDS, Place, eventually, free, wish
 
-from headgate.limiter.line import PLACE_MS
+from headgate.limiter.acquire.slot_queue import PLACE_MS
 
 TTL = 1.0
 SLOTS = 2

@@ -15,7 +15,7 @@ from fault_helpers import PATIENCE_SECONDS, eventually
 from outages import Outage, dynamodb_outage, postgres_outage, redis_outage, sqlite_outage
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
-from headgate.limiter.breaker import FAILURES
+from headgate.limiter.acquire.breaker import FAILURES
 
 SLOTS = 3
 WISH = ("e", "api", {"slots": 1})

@@ -18,9 +18,9 @@ from starlette.routing import Match, Route, Router
 from werkzeug.exceptions import HTTPException
 
 from headgate.http.asgi import AsgiCall
-from headgate.http.book import Book
 from headgate.http.call import BadPath, Call
 from headgate.http.engine import rules_for
+from headgate.http.rule_set import RuleSet
 from headgate.http.rules import Rule, Rules
 from headgate.http.wsgi import WsgiCall
 
@@ -35,7 +35,7 @@ PATHS = {
 }
 METHODS = {"login": "POST", "ping": "GET"}
 HANDLERS = ["me", "ping", "login", "user", "files", "deep"]  # in the order in which they are tried
-BOOK = Book(Rules([Rule(id, PATHS[id][3], method=METHODS.get(id), limits="1/day") for id in HANDLERS]))
+BOOK = RuleSet(Rules([Rule(id, PATHS[id][3], method=METHODS.get(id), limits="1/day") for id in HANDLERS]))
 Routed = tuple[Call, "str | None"]
 
 

@@ -14,8 +14,7 @@ from http_helpers import call
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
 from headgate.core.records import Put
 from headgate.declare import apply, diff, read_limits_file
-from headgate.http import book as book_module
-from headgate.http import load_rules
+from headgate.http import load_rules, rule_set
 from headgate.http.asgi import AsgiCall
 from headgate.http.engine import AsyncGate, Engine, Passed, SyncGate
 from headgate.http.plans import Plans
@@ -64,7 +63,7 @@ def stored(tmp_path: Path) -> Stored:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = [1000.0]
-    monkeypatch.setattr(book_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rule_set.time, "monotonic", lambda: now[0])
 
     def pass_by(seconds: float) -> None:
         now[0] += seconds

@@ -21,8 +21,8 @@ from headgate import (
     VersionConflict,
 )
 from headgate.core.errors import Contended, PartlyAnswered
-from headgate.limiter.breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Breaker
-from headgate.limiter.events import Events
+from headgate.limiter.acquire.breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Breaker
+from headgate.limiter.observe.events import Events
 
 RPM = Limit.per_minute("rpm", 60)
 AWAY = RateLimiterUnavailable("it is away")

@@ -10,7 +10,7 @@ import pytest
 
 from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import Answer, Mode, Part, Request
-from headgate.limiter.coalesce import TaskCoalescer, ThreadCoalescer
+from headgate.limiter.acquire.coalesce import TaskCoalescer, ThreadCoalescer
 
 LIMIT = Limit.per_minute("x", 100)
 

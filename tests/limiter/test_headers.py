@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from headgate import ValidationError
-from headgate.limiter.headers import Reading, VendorHeaders, read_headers
+from headgate.limiter.vendor.headers import Reading, VendorHeaders, read_headers
 
 NOW_MS = 1_769_517_290_000  # 2026-01-27T12:34:50Z
 LONGEST = 366 * 24 * 3600.0

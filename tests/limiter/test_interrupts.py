@@ -16,12 +16,12 @@ import pytest
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.core.decide import Answer, Mode, Part, Request
-from headgate.limiter.coalesce import ThreadCoalescer
-from headgate.limiter.once import ThreadOnce
+from headgate.limiter.acquire.coalesce import ThreadCoalescer
+from headgate.limiter.single_flight import ThreadSingleFlight
 
 LIMIT = Limit.custom("x", 1_000_000, 0.001, 366 * 86_400)  # as good as no refill
 IN_TIME = 20.0
-WATCHED = ("coalesce.py", "once.py", "store.py", "locks.py")
+WATCHED = ("coalesce.py", "single_flight.py", "store.py", "locks.py")
 
 
 class Interrupt(BaseException):
@@ -150,9 +150,9 @@ def test_limiter_interrupted_at_any_moment_goes_on(scheme: str, step: int, tmp_p
 
 
 def test_single_flight_work_interrupted_at_any_moment_is_done_by_others() -> None:
-    step, once = 1, ThreadOnce(0.05)
-    while interrupted_at(step, lambda: once.run("key", lambda: 1)):
-        assert finished(lambda: once.run("key", lambda: 2), 2) == [2, 2]
+    step, flight = 1, ThreadSingleFlight(0.05)
+    while interrupted_at(step, lambda: flight.run("key", lambda: 1)):
+        assert finished(lambda: flight.run("key", lambda: 2), 2) == [2, 2]
         step += 1
     assert step > 5
 

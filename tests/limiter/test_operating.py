@@ -12,7 +12,8 @@ import pytest
 from headgate import Limit, NamespaceNotFound, RateLimiterUnavailable, SyncRateLimiter, ValidationError, VersionConflict
 from headgate.core.decide import Answer, Request
 from headgate.core.records import Change, Record
-from headgate.limiter import base, namespaces
+from headgate.limiter import base
+from headgate.limiter.config import namespaces
 from headgate.stores import open_store, register_store
 from headgate.stores.contract import Store
 from headgate.testing import ManualClock

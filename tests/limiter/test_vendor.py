@@ -17,7 +17,7 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
-from headgate.limiter.vendor import Dimension
+from headgate.limiter.vendor.dimensions import Dimension
 from headgate.testing import ManualClock
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 1000)

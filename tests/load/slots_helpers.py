@@ -95,7 +95,7 @@ def most_at_once(intervals: Iterable[tuple[int, int]]) -> int:
 
 def read(journals: dict[Path, int | None]) -> Findings:
     """What the journals say; with each, when its process was about to be killed."""
-    lines = {path: _lines(path) for path in journals}
+    lines = {path: _slot_queues(path) for path in journals}
     held = [one for path, killed_ns in journals.items() for one in _held(lines[path], killed_ns)]
     everything = [line for of_one in lines.values() for line in of_one]
     counts = {what: sum(line["what"] == what for line in everything) for what in ("asking", "refused")}
@@ -103,7 +103,7 @@ def read(journals: dict[Path, int | None]) -> Findings:
     return Findings(held, counts["asking"], counts["refused"], min(times), max(times))
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _slot_queues(path: Path) -> list[dict[str, Any]]:
     # A last line without its end was being written at the moment of death: it does not count.
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 

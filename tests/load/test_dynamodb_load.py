@@ -27,7 +27,7 @@ from redis_load_helpers import Journals
 
 from headgate import Limit, SyncRateLimiter
 from headgate.stores import open_store
-from headgate.stores.dynamodb.forms import Place
+from headgate.stores.dynamodb.conditional_writes import Place
 from headgate.testing.servers.dynamodb import Engine
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
@@ -208,7 +208,7 @@ def test_dynamodb_in_shards(
             store._run(store._plans.shards.split_plan(hot._replace(shard=shard)))
             if number == 3:
                 workers.kill(KILLED)
-            if number >= 6 and len(store._run(store._plans._buckets._across.rows_plan(places))) >= 8:
+            if number >= 6 and len(store._run(store._plans._buckets._cross_shard.rows_plan(places))) >= 8:
                 break
         workers.stop()
         store.close()

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.cli.app import run
 from headgate.limiter.ids import to_stored_id
-from headgate.limiter.record import log_line
+from headgate.limiter.observe.request_log import log_line
 
 START = 1_700_000_000_000
 LIMITS = "system:\n  limits: {rpm: 3/minute}\nentities:\n  vip: {limits: {rpm: 100/minute}}\n"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import ValidationError
-from headgate.limiter.record import log_line
+from headgate.limiter.observe.request_log import log_line
 from headgate.replay import LogError, LoggedRequest, RequestLogFile
 from headgate.replay.log import LONGEST_LINE, BadLines
 

@@ -16,7 +16,7 @@ import pytest
 
 from headgate import Event, Limit, RateLimiter, RequestLog, SyncRateLimiter, ValidationError
 from headgate.declare import Declaration
-from headgate.limiter import record
+from headgate.limiter.observe import request_log
 from headgate.replay import RequestLogFile, replay
 from headgate.testing import ManualClock
 
@@ -138,7 +138,7 @@ def test_a_disk_that_fails_is_nobodys_business(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "_MOST_QUEUED", 10)
+    monkeypatch.setattr(request_log, "_MOST_QUEUED", 10)
     with RequestLog(tmp_path / "log") as log:
         with log._writing:  # the disk hangs
             for number in range(25):
@@ -148,7 +148,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_it_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(request_log, "_PAUSE_SECONDS", 0.01)
     path = tmp_path / "log"
     with RequestLog(path) as log:
         log(event("e"))
@@ -164,7 +164,7 @@ def test_it_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_from_many_threads_no_line_is_lost_or_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(request_log, "_PAUSE_SECONDS", 0.001)
 
     def ask(number: int) -> None:
         for _ in range(500):

@@ -15,7 +15,7 @@ from service_process import inside
 
 from headgate import SyncRateLimiter, ValidationError
 from headgate.declare import read_limits_file
-from headgate.limiter import entities
+from headgate.limiter.config import entities
 from headgate.service.app import create_app
 
 HALF = "\udc80"

@@ -11,7 +11,7 @@ from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
 from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, hour_of
 from headgate.stores import open_store
-from headgate.stores.dynamodb.forms import Place
+from headgate.stores.dynamodb.conditional_writes import Place
 from headgate.testing.servers.dynamodb import Engine
 
 START_MS = 1_700_000_000_000

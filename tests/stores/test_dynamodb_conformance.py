@@ -8,7 +8,7 @@ import pytest
 from dynamodb_helpers import new_table
 
 from headgate.stores.dynamodb.cache import Cache
-from headgate.stores.dynamodb.forms import Place
+from headgate.stores.dynamodb.conditional_writes import Place
 from headgate.stores.dynamodb.ledger import Ledger
 from headgate.stores.dynamodb.shards import Shards
 from headgate.testing.conformance.history import HistoryConformance

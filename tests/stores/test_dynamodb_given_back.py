@@ -103,7 +103,7 @@ def test_no_shard_has_tokens_to_give_away_while_another_is_in_debt(store: Any, c
         assert available(store, LIMIT) == left * 1000
         if left <= 0:
             assert not any(store.settle([request(LIMIT, 1)], START_MS)[0].allowed for _ in range(4))
-        (pool,) = store._run(store._plans._buckets._across.pools_plan([place_of(store)], START_MS))
+        (pool,) = store._run(store._plans._buckets._cross_shard.pools_plan([place_of(store)], START_MS))
         tokens = [bucket.tokens_milli for bucket in pool.buckets(milli(1).parts[0])]
         assert min(tokens) > -8 or max(tokens) < 8, "to a thousandth of a token for each shard"
 
@@ -189,7 +189,7 @@ def test_slots_given_back_beside_tokens_are_given_back_once(engine: Engine, url:
 
 def _take_of(store: Any, shard: int, amount_milli: int) -> Any:
     """A take of one shard, chosen by the test."""
-    (pool,) = yield from store._plans._buckets._across.pools_plan([place_of(store)], START_MS)
+    (pool,) = yield from store._plans._buckets._cross_shard.pools_plan([place_of(store)], START_MS)
     ledger = pool.ledgers[shard]
     ledger.move(milli(1).parts[0], amount_milli, TAKE)
     yield from store._plans._settler._writer.round_plan({ledger: ledger.write()}, [])

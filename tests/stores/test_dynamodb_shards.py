@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.core.decide import FORCE, PENALIZE, TAKE, Part, Request
 from headgate.core.limit import Limit
-from headgate.stores.dynamodb import across, cache
+from headgate.stores.dynamodb import cache, cross_shard
 from headgate.stores.dynamodb.blocking import _Talk
 from headgate.testing.servers.dynamodb import Engine
 
@@ -41,7 +41,7 @@ def store(url: str) -> Iterator[Any]:
 
 def shards_of(store: Any) -> dict[int, int]:
     """The shards there are, and of how many each believes to be one."""
-    rows = store._run(store._plans._buckets._across.rows_plan([place_of(store, shard) for shard in range(64)]))
+    rows = store._run(store._plans._buckets._cross_shard.rows_plan([place_of(store, shard) for shard in range(64)]))
     return {place.shard: row.shard_count for place, row in rows.items()}
 
 
@@ -229,8 +229,8 @@ def test_nothing_of_empty_shards_is_taken_beside_what_others_have(store: Any) ->
     both = (Part(0, LIMIT, 0), Part(0, other, 40_000))
     store.settle([request(LIMIT, 60), request(other, 1)], START_MS)
     split(store)
-    (pool,) = store._run(store._plans._buckets._across.pools_plan([place_of(store)], START_MS))
-    assert across._decide(Request(TAKE, ("n/e#r",), both), [pool], again=True).allowed
+    (pool,) = store._run(store._plans._buckets._cross_shard.pools_plan([place_of(store)], START_MS))
+    assert cross_shard._decide(Request(TAKE, ("n/e#r",), both), [pool], again=True).allowed
     assert store.settle([Request(TAKE, ("n/e#r",), both)], START_MS)[0].allowed
     assert (available(store, LIMIT), available(store, other)) == (0, 19_000)
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from headgate.core.decide import FORCE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, HOUR_MS, hour_of
-from headgate.stores.dynamodb import hours, places
+from headgate.stores.dynamodb import places, usage_counters
 from headgate.stores.dynamodb.exchange import Send
-from headgate.stores.dynamodb.hours import Hours
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.url import read_url
 from headgate.stores.dynamodb.usage import Usage
+from headgate.stores.dynamodb.usage_counters import UsageCounters
 from headgate.testing.servers.dynamodb import Engine
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.custom("t_2.x", 1000, 7, 13)
@@ -62,8 +62,8 @@ def stores(url: str) -> Iterator[list[Any]]:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no room for hours that are over."""
-    monkeypatch.setattr(hours, "_MOST", 0)
-    monkeypatch.setattr(hours, "_LEAST", 0)
+    monkeypatch.setattr(usage_counters, "_MOST", 0)
+    monkeypatch.setattr(usage_counters, "_LEAST", 0)
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_moved_while_it_is_read(
             monkeypatch.setattr(store._plans.hours, "_tried", {place: hour_of(now_ms)})
             store.settle([request(RPM, 1, TAKE, f"{namespace}/e#r")], now_ms)
             expected["e", "r", "rpm", hour_of(now_ms)] = 1000
-        (before,) = store._run(store._plans._buckets._across.rows_plan([place])).values()
+        (before,) = store._run(store._plans._buckets._cross_shard.rows_plan([place])).values()
         mover = counting(driven)
         mover.notice(place, before, now_ms + HOUR_MS)
         driven.meddle = at(after, lambda driven=driven, mover=mover: driven.run(mover.put_away_plan()))
@@ -324,8 +324,8 @@ def at(turn: int, work: Callable[[], Any]) -> Callable[[Send], None]:
     return meddle
 
 
-def counting(driven: Driven) -> Hours:
-    found = Hours(driven.deliver)
+def counting(driven: Driven) -> UsageCounters:
+    found = UsageCounters(driven.deliver)
     found.kept_ms = USAGE_MS
     return found
 
@@ -369,7 +369,7 @@ def test_many_at_once_are_counted(
 
 
 def put_away(store: Any, places: list[Any], now_ms: int) -> None:
-    for place, row in store._run(store._plans._buckets._across.rows_plan(places)).items():
+    for place, row in store._run(store._plans._buckets._cross_shard.rows_plan(places)).items():
         store._plans.hours.notice(place, row, now_ms)
     store._run(store._plans.hours.put_away_plan())
 

@@ -13,9 +13,9 @@ from postgres_helpers import emptied
 
 from headgate import Limit, RateLimiter, SyncRateLimiter
 from headgate.core.decide import TAKE, Part, Request, refund
-from headgate.limiter import line
+from headgate.limiter.acquire import slot_queue
 from headgate.stores import Store, open_store
-from headgate.stores.hearing import MOST_EARLY, Hearing
+from headgate.stores.notifications import MOST_EARLY, Hearing
 from headgate.testing.driver import DRIVERS
 from headgate.testing.servers.postgres import PgBouncer, PostgresServer
 from headgate.testing.servers.process import PATIENCE_SECONDS, eventually
@@ -186,7 +186,7 @@ def test_what_was_told_before_the_waiter_was_ready_is_not_lost() -> None:
 def test_a_waiter_known_by_another_listener_asks_again_at_once() -> None:
     hearing = Hearing(lambda listener: None, (), 1.0)
     hearing.close()  # so that no thread wakes the waiters as well
-    lines = line.Lines(threading.Event, shared=True, hearing=hearing)
+    lines = slot_queue.SlotQueues(threading.Event, shared=True, hearing=hearing)
     with lines.queued("l", "the one before") as waiter:
         assert waiter.bell.is_set()  # type: ignore[attr-defined]
     with lines.queued("l", "") as waiter:

@@ -53,7 +53,7 @@ def test_memory_stays_bounded_when_buckets_are_full_again() -> None:
         clock.advance(0.1)
         assert limiter.try_acquire(f"e{n}", "r", {"x": 1}, limits)
         assert len(store._rows) <= 4 * IDLE_MS // 100
-    assert len(store._hand) == len(store._rows)
+    assert len(store._eviction_cursor) == len(store._rows)
 
 
 def test_memory_keeps_buckets_that_are_not_full() -> None:
@@ -90,7 +90,7 @@ def test_resetting_again_and_again_leaks_nothing() -> None:
     for _ in range(1000):
         limiter.adjust("e", "r", {"x": 5}, [Limit.per_day("x", 10)])
         limiter.reset("e", "r")
-    assert len(store._hand) == len(store._rows) == 1
+    assert len(store._eviction_cursor) == len(store._rows) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from headgate import (
     SyncRateLimiter,
     VendorSync,
 )
-from headgate.limiter.levels import Source
+from headgate.limiter.config.levels import Source
 from headgate.testing import ManualClock
 
 

@@ -101,7 +101,7 @@ class TimeChart:
             yield f'<line class="{kind}" x1="0" x2="100%" y1="{height:.1f}" y2="{height:.1f}"/>'
         yield f'<svg y="{top}" width="100%" height="{bottom - top}" preserveAspectRatio="none" '
         yield f'viewBox="0 0 {max(1, len(self.moments.names))} {_FINE}">'
-        yield from self._lines(values[-1]) if self.kind == "lines" else self._bars(values[-1])
+        yield from self._slot_queues(values[-1]) if self.kind == "lines" else self._bars(values[-1])
         yield from self._hits() if self.pointed else ()
         yield "</svg>"
         for height, value in heights:
@@ -139,7 +139,7 @@ class TimeChart:
                     steps.append(f"M{left} {_FINE - low}V{_FINE - high}h{wide}V{_FINE - low}z")
             yield f'<path class="{_tone(series, number)}" d="{"".join(steps)}"/>'
 
-    def _lines(self, most: float) -> Iterator[str]:
+    def _slot_queues(self, most: float) -> Iterator[str]:
         for number, series in enumerate(self.series):
             points = [f"{index + 0.5:g} {_FINE - round(_FINE * value / most)}" for index, value in _each(series)]
             path = "L".join(points)

@@ -61,10 +61,10 @@ With `--json` the answer is one JSON document on standard output, and an error i
 
 def reference() -> str:
     """The whole page."""
-    return "\n".join(_lines()).rstrip() + "\n"
+    return "\n".join(_slot_queues()).rstrip() + "\n"
 
 
-def _lines() -> Iterator[str]:
+def _slot_queues() -> Iterator[str]:
     yield _INTRODUCTION
     yield from _table(_common_options())
     yield _JSON

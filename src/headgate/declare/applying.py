@@ -15,9 +15,9 @@ from ..core.errors import VersionConflict
 from ..core.names import StoredId, bucket_key
 from ..core.records import Change, Check, Delete, Put
 from ..limiter import keys
-from ..limiter.audit import Action, told
 from ..limiter.base import BaseLimiter
-from ..limiter.edits import Edit, write_limits_plan
+from ..limiter.config.edits import Edit, write_limits_plan
+from ..limiter.observe.audit import Action, told
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan
 from ..stores.contract import MAX_CHANGES
 from .difference import Diff, Difference

@@ -13,14 +13,14 @@ from ..http.document import DocumentError
 from ..http.plans import ANY_RULE, Plans
 from ..http.rules import Rule, Rules
 from ..limiter.base import BaseLimiter
-from ..limiter.edits import described, entity_level
-from ..limiter.entities import entity_value
-from ..limiter.levels import level_value
+from ..limiter.config.edits import described, entity_level
+from ..limiter.config.entities import entity_value
+from ..limiter.config.levels import level_value
 from ..plan import Plan
 from .declaration import Declaration, DeclaredEntity, Limits, Place, inherits
+from .diff_format import told_line
 from .reading import wrong_parents
 from .stored import Stored, read_all_plan, read_places_plan
-from .telling import told_line
 
 Value: TypeAlias = "dict[str, Any]"
 Parents: TypeAlias = "Mapping[str, str | None]"  # an entity's id, and its parent's

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.limit import by_name
 from ..core.text import readable
 from ..limiter.base import BaseLimiter
-from ..limiter.levels import inherits, limits_in
+from ..limiter.config.levels import inherits, limits_in
 from ..plan import Plan
 from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Limits, Place
 from .stored import read_all_plan

@@ -12,8 +12,8 @@ from ..core.names import check_entity_id, check_namespace, check_resource
 from ..http.document import MAX_BYTES, Node, read_document
 from ..http.files import read_rules
 from ..limiter.base import check_on_unavailable
-from ..limiter.config import MAX_ANCESTORS
-from ..limiter.entities import entity_value
+from ..limiter.config.entities import entity_value
+from ..limiter.config.limits import MAX_ANCESTORS
 from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Limits
 
 _MOST_BYTES = 16 * MAX_BYTES

@@ -9,7 +9,7 @@ from ..core.names import StoredId
 from ..core.records import ABSENT, Record
 from ..limiter import keys
 from ..limiter.base import BaseLimiter
-from ..limiter.edits import Level, resource_level, system_level
+from ..limiter.config.edits import Level, resource_level, system_level
 from ..plan import GetRecords, ListRecords, Plan
 from .declaration import Place
 

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias, overload
 
 from ..limiter import RateLimiter
 from .answer import Refusal
-from .book import RulesSpec
 from .call import BadPath, Call
 from .engine import AsyncGate, Engine, bad_path
+from .rule_set import RulesSpec
 
 Scope: TypeAlias = "MutableMapping[str, Any]"
 Message: TypeAlias = "MutableMapping[str, Any]"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import CorruptState, HeadgateError, RateLimiterUnavailable
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
-from ..limiter.local import share
+from ..limiter.acquire.fallback import share
 from ..plan import Plan
 from .failures import Failure
 from .rules import Rule

@@ -10,7 +10,6 @@ from ..core.errors import HeadgateError, RateLimitExceeded, ValidationError
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..plan import Plan, arun, run
 from .answer import DEFAULT_HEADERS, HeaderKind, Headers, Refusal, problem, too_many, unavailable
-from .book import STORED, Book, RulesSpec, StoredBook, read_book
 from .call import Call, literal
 from .costs import cost_plan
 from .decider import NOT_COUNTED, Charge, Decider
@@ -19,6 +18,7 @@ from .fields import REJECT
 from .identity import Identity
 from .pattern import Pattern, PatternTree, split
 from .plans import Plans, Provider
+from .rule_set import STORED, RuleSet, RulesSpec, StoredBook, read_book
 from .rules import Match, Rule, Rules
 from .steps import AsyncSteps, Await, End, ReadLimits, SyncSteps
 
@@ -156,7 +156,7 @@ class Engine(Generic[L]):
         return bool((yield from Await(answer)) if inspect.isawaitable(answer) else answer)
 
     def _charges_plan(
-        self, call: Call, matches: Sequence[Match], book: Book, failures: list[Failure]
+        self, call: Call, matches: Sequence[Match], book: RuleSet, failures: list[Failure]
     ) -> Plan[list[Charge]]:
         charges: list[Charge] = []
         for match in matches:
@@ -166,7 +166,7 @@ class Engine(Generic[L]):
                 failures.append(Failure(match.rule.id, error, NOT_COUNTED if match.rule.shadow else ""))
         return charges
 
-    def _charge_plan(self, call: Call, match: Match, book: Book, failures: list[Failure]) -> Plan[Charge]:
+    def _charge_plan(self, call: Call, match: Match, book: RuleSet, failures: list[Failure]) -> Plan[Charge]:
         """What a rule asks for. If it charges something else for a bad cost, that is noted among the failures."""
         rule = match.rule
         call.params = match.params
@@ -185,7 +185,7 @@ class Engine(Generic[L]):
             ask = yield from self._ask_plan(rule, book, Ask(entity_id, rule.id, None, limits), rule.bad_cost)
         return Charge(rule, ask)
 
-    def _ask_plan(self, rule: Rule, book: Book, ask: Ask, cost: Any) -> Plan[Ask]:
+    def _ask_plan(self, rule: Rule, book: RuleSet, ask: Ask, cost: Any) -> Plan[Ask]:
         limits: Any = ask.limits
         if limits is None:
             if cost == 1 or isinstance(cost, Mapping):  # the limiter knows the limits, and whether it has them
@@ -247,7 +247,7 @@ def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
     return tree
 
 
-def rules_for(book: Book, call: Call) -> Sequence[Match]:
+def rules_for(book: RuleSet, call: Call) -> Sequence[Match]:
     """The rules for a path, however the server behind reads it: what may be ignored of it, or not, counts both ways."""
     found = book.rules.match(call.method, call.path)
     segments = None if call.path is call.sent_path else literal(call.sent_path)

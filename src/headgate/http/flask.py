@@ -13,10 +13,10 @@ from flask.wrappers import Response
 from ..core.errors import ValidationError
 from ..limiter import SyncRateLimiter
 from .answer import Refusal
-from .book import RulesSpec
 from .call import BadPath
 from .engine import Engine, SyncGate, bad_path
 from .fields import REJECT, BadCostChoice, Cost, Per
+from .rule_set import RulesSpec
 from .rules import Match
 from .views import ViewLimit, mark, matches, name_of, stacked
 from .wsgi import App, EndingBody, Environ, WsgiCall

@@ -14,9 +14,9 @@ from ..core.errors import EntityNotFound, LimiterClosed, NamespaceNotFound, Rate
 from ..core.limit import Limit
 from ..core.records import Record
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
-from ..limiter.chain import ONE_OF_EACH
+from ..limiter.acquire.chain import ONE_OF_EACH
 from ..plan import Call as Step
-from ..plan import GetRecords, Once, Plan, arun, run
+from ..plan import GetRecords, Plan, SingleFlight, arun, run
 from .flights import Flights, in_thread
 
 AWAY = (RateLimiterUnavailable, NamespaceNotFound, LimiterClosed)  # no step can be taken, whatever it is
@@ -98,9 +98,9 @@ class ReadLimits(Step[list[Limit]]):
 class ReadRecords(Step["list[Record | None]"]):
     keys: Sequence[str]
 
-    def once(self) -> Once[list[Record | None]]:
+    def once(self) -> SingleFlight[list[Record | None]]:
         """In one call to the store, for all who ask at the same time."""
-        return Once(("records", *self.keys), self._plan)
+        return SingleFlight(("records", *self.keys), self._plan)
 
     def _plan(self) -> Plan[list[Record | None]]:
         return (yield from GetRecords(self.keys))

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from ..limiter import SyncRateLimiter
 from .answer import Refusal
-from .book import RulesSpec
 from .call import BadPath, Call
 from .engine import Engine, SyncGate, bad_path
+from .rule_set import RulesSpec
 
 Environ: TypeAlias = "dict[str, Any]"
 App: TypeAlias = "Callable[[Environ, Callable[..., Any]], Iterable[bytes]]"

@@ -1,26 +1,26 @@
 """The limiters: acquiring, leases, stored limits, entities, coalescing. Plans, and two classes that run them."""
 
+from .acquire.batch import Ask
+from .acquire.breaker import BreakerState
+from .acquire.decision import Decision
 from .asynchronous import RateLimiter
-from .audit import AuditEvent
 from .base import OnError, OnUnavailable
-from .breaker import BreakerState
-from .cache import CacheStats
 from .clock import Clock, SystemClock
-from .decision import Decision
-from .each import Ask
-from .events import Event
-from .headers import Reading
-from .learn import VendorSync
-from .lease import Lease, SyncLease
-from .levels import ResolvedLimits, StoredLimits
-from .namespaces import Namespace
-from .overview import BucketStatus, EntityCapacity, ResourceCapacity
-from .preview import LimitsPreview
-from .reconcile import Reconciled
-from .record import RequestLog
+from .config.cache import CacheStats
+from .config.levels import ResolvedLimits, StoredLimits
+from .config.namespaces import Namespace
+from .config.preview import LimitsPreview
+from .leases.lease import Lease, SyncLease
+from .leases.reconcile import Reconciled
+from .observe.audit import AuditEvent
+from .observe.events import Event
+from .observe.overview import BucketStatus, EntityCapacity, ResourceCapacity
+from .observe.request_log import RequestLog
+from .observe.watchers import Outcome, Watcher
 from .synchronous import SyncRateLimiter
-from .vendor import Dimension
-from .watch import Outcome, Watcher
+from .vendor.dimensions import Dimension
+from .vendor.headers import Reading
+from .vendor.sync import VendorSync
 
 __all__ = [
     "Ask",

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from . import (
-    afar,
-    audit,
-    config,
-    entities,
-    life,
-    namespaces,
-    overview,
-    preview,
-    reconcile,
-    repair,
-    tokens,
-    usage,
-    vendor,
-)
+from . import life
+from .acquire import tokens
 from .bind import coroutine
+from .config import entities, limits, namespaces, preview, repair
+from .leases import detached, reconcile
+from .observe import audit, overview, usage
+from .vendor import dimensions
 
 
 class CoroutineMethods:
@@ -26,11 +17,11 @@ class CoroutineMethods:
     adjust = coroutine(tokens.adjust_plan)
     penalize = coroutine(tokens.penalize_plan)
     reset = coroutine(tokens.reset_plan)
-    sync_from_headers = coroutine(vendor.sync_from_headers_plan)
+    sync_from_headers = coroutine(dimensions.sync_from_headers_plan)
 
-    renew_lease = coroutine(afar.renew_lease_plan)
-    adjust_lease = coroutine(afar.adjust_lease_plan)
-    release_lease = coroutine(afar.release_lease_plan)
+    renew_lease = coroutine(detached.renew_lease_plan)
+    adjust_lease = coroutine(detached.adjust_lease_plan)
+    release_lease = coroutine(detached.release_lease_plan)
 
     create_entity = coroutine(entities.create_entity_plan)
     get_entity = coroutine(entities.get_entity_plan)
@@ -39,21 +30,21 @@ class CoroutineMethods:
     list_entities = coroutine(entities.list_entities_plan)
     get_children = coroutine(entities.get_children_plan)
 
-    set_limits = coroutine(config.set_limits_plan)
-    get_limits = coroutine(config.get_limits_plan)
+    set_limits = coroutine(limits.set_limits_plan)
+    get_limits = coroutine(limits.get_limits_plan)
     get_own_limits = coroutine(entities.get_own_limits_plan)
-    delete_limits = coroutine(config.delete_limits_plan)
-    list_entities_with_custom_limits = coroutine(config.list_entities_with_custom_limits_plan)
-    set_resource_defaults = coroutine(config.set_resource_defaults_plan)
-    get_resource_defaults = coroutine(config.get_resource_defaults_plan)
-    delete_resource_defaults = coroutine(config.delete_resource_defaults_plan)
-    list_resources_with_defaults = coroutine(config.list_resources_with_defaults_plan)
-    set_system_defaults = coroutine(config.set_system_defaults_plan)
-    get_system_defaults = coroutine(config.get_system_defaults_plan)
-    get_system_on_unavailable = coroutine(config.get_system_on_unavailable_plan)
-    delete_system_defaults = coroutine(config.delete_system_defaults_plan)
-    get_limits_version = coroutine(config.get_limits_version_plan)
-    resolve_limits = coroutine(config.resolve_limits_plan)
+    delete_limits = coroutine(limits.delete_limits_plan)
+    list_entities_with_custom_limits = coroutine(limits.list_entities_with_custom_limits_plan)
+    set_resource_defaults = coroutine(limits.set_resource_defaults_plan)
+    get_resource_defaults = coroutine(limits.get_resource_defaults_plan)
+    delete_resource_defaults = coroutine(limits.delete_resource_defaults_plan)
+    list_resources_with_defaults = coroutine(limits.list_resources_with_defaults_plan)
+    set_system_defaults = coroutine(limits.set_system_defaults_plan)
+    get_system_defaults = coroutine(limits.get_system_defaults_plan)
+    get_system_on_unavailable = coroutine(limits.get_system_on_unavailable_plan)
+    delete_system_defaults = coroutine(limits.delete_system_defaults_plan)
+    get_limits_version = coroutine(limits.get_limits_version_plan)
+    resolve_limits = coroutine(limits.resolve_limits_plan)
     preview_limits = coroutine(preview.preview_limits_plan)
 
     get_buckets = coroutine(overview.get_buckets_plan)

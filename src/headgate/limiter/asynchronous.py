@@ -13,18 +13,22 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, RateLimitExceeded, Unanswered
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
-from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, arun, to_the_end
+from ..plan import (
+    Call,
+    Nap,
+    Settle,
+    SettleAll,
+    SettleEach,
+    SettleHere,
+    SingleFlight,
+    Sleep,
+    StoreCall,
+    Whole,
+    arun,
+    to_the_end,
+)
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
-from . import namespaces, vendor
-from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
-from .async_methods import CoroutineMethods
-from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
-from .chain import ONE_OF_EACH, Chain
-from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
-from .coalesce import MAX_BATCH, TaskCoalescer, settle_each
-from .decision import Decision, JointDecision
-from .decorator import Cost, Key, Limited, LimitSpec, check_kind
-from .each import (
+from .acquire.batch import (
     Ask,
     Asks,
     Taken,
@@ -37,14 +41,24 @@ from .each import (
     settled_each_plan,
     take_each_plan,
 )
-from .hold import Hold
-from .keeper import TaskKeeper
-from .lease import Lease
-from .line import Lines
+from .acquire.chain import ONE_OF_EACH, Chain
+from .acquire.coalesce import MAX_BATCH, TaskCoalescer, settle_each
+from .acquire.decision import Decision, JointDecision
+from .acquire.decorator import Cost, Key, Limited, LimitSpec, check_kind
+from .acquire.funnel import PLAIN, Options, Outcome, Wish, away_plan, told_plan
+from .acquire.slot_queue import SlotQueues
+from .async_methods import CoroutineMethods
+from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
+from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
+from .config import namespaces
+from .leases.held_slots import HeldSlots
+from .leases.lease import Lease
+from .leases.renewal import TaskRenewal
 from .misuse import AsyncOnly, NotEntered, Pending, returns_coroutine
-from .once import TaskOnce
-from .vendor import Wishes
-from .watch import Deciding, outcome_of
+from .observe.watchers import Deciding, outcome_of
+from .single_flight import TaskSingleFlight
+from .vendor import dimensions
+from .vendor.dimensions import Wishes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,10 +73,10 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
     def _open(self) -> None:
         store = self._store = open_async_store(self.url, self._store_timeout)
         store.usage_ms = self.usage_ms
-        self._once = TaskOnce()
+        self._single_flight = TaskSingleFlight()
         in_process = isinstance(store, OffloadedStore) and store.in_process
-        self._lines = Lines(asyncio.Event, shared=not in_process, hearing=getattr(store, "hearing", None))
-        self._keeper: TaskKeeper = TaskKeeper(self)
+        self._slot_queues = SlotQueues(asyncio.Event, shared=not in_process, hearing=getattr(store, "hearing", None))
+        self._renewal: TaskRenewal = TaskRenewal(self)
         self._others: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
         self._drain: Callable[[float], Coroutine[Any, Any, None]] | None = None
@@ -119,11 +133,11 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         if isinstance(call, SettleEach):
             return await self._settle_each(call.batch)
         if isinstance(call, SettleHere):
-            return self._local.settle(call.request, self._clock.now_ms())
+            return self._fallback.settle(call.request, self._clock.now_ms())
         if isinstance(call, Nap):
             return await self._nap(call)
-        if isinstance(call, Once):
-            return await self._once.run(call.key, lambda: arun(call.plan(), self._perform))
+        if isinstance(call, SingleFlight):
+            return await self._single_flight.run(call.key, lambda: arun(call.plan(), self._perform))
         if isinstance(call, Whole):
             return await to_the_end(arun(call.plan(), self._perform))
         if isinstance(call, Sleep):
@@ -132,7 +146,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         self._enter()
         if self._must_enter(call):
             await self._perform(
-                Once(("enter", call.writes), partial(namespaces.enter_plan, self, register=call.writes))
+                SingleFlight(("enter", call.writes), partial(namespaces.enter_plan, self, register=call.writes))
             )
         return await self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
@@ -151,7 +165,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         nap.bell.clear()
 
     def _make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: str, hold: Hold | None = None, *, degraded: bool = False
+        self, chain: Chain, parts: Parts | None, on_error: str, hold: HeldSlots | None = None, *, degraded: bool = False
     ) -> Lease:
         return Lease(self, chain, parts, on_error, hold, degraded=degraded)
 
@@ -326,7 +340,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         Without `consume`: one of every limit there is.
         """
         return self.acquire(
-            *vendor.dimension_of(self, dimension),
+            *dimensions.dimension_of(self, dimension),
             ONE_OF_EACH if consume is None else consume,
             limits,
             max_wait=timeout,
@@ -386,7 +400,7 @@ class RateLimiter(AsyncOnly, CoroutineMethods, BaseLimiter):
         if not self._closed:
             self._closed = True
             try:
-                await self._keeper.close()
+                await self._renewal.close()
                 if self._drain is not None:
                     await self._drain(2 * self._store_timeout)
             finally:  # if we are cancelled too
@@ -451,7 +465,7 @@ class _AcquireMany(NotEntered, AsyncOnly, AbstractAsyncContextManager[dict[str, 
         self._leases: dict[str, Lease] = {}
 
     async def __aenter__(self) -> dict[str, Lease]:
-        plan = vendor.take_many_plan(self._limiter, self._consume, self._limits, self._options)
+        plan = dimensions.take_many_plan(self._limiter, self._consume, self._limits, self._options)
         outcomes = await arun(plan, self._limiter._perform)
         self._leases = {
             dimension: self._limiter._make_lease(
@@ -464,4 +478,4 @@ class _AcquireMany(NotEntered, AsyncOnly, AbstractAsyncContextManager[dict[str, 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await arun(vendor.leave_all_plan(self._leases.values(), error), self._limiter._perform)
+        await arun(dimensions.leave_all_plan(self._leases.values(), error), self._limiter._perform)

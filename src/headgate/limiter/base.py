@@ -13,18 +13,18 @@ from ..core.limit import Limit, by_name
 from ..core.names import REGISTRY, check_namespace, shown_url
 from ..core.usage import DAY_MS
 from ..plan import StoreCall
-from .audit import check_actor, os_user
-from .breaker import Breaker, BreakerState
-from .cache import CacheStats, ConfigCache
-from .chain import Chain
+from .acquire.breaker import Breaker, BreakerState
+from .acquire.chain import Chain
+from .acquire.fallback import Fallback
+from .acquire.slot_queue import SlotQueues
 from .clock import Clock, SystemClock
-from .events import Event, Events
-from .hold import Hold
+from .config.cache import CacheStats, ConfigCache
 from .ids import to_stored_id
-from .line import Lines
-from .local import Local
+from .leases.held_slots import HeldSlots
 from .misuse import known_options
-from .watch import Watcher, Watchers
+from .observe.audit import check_actor, os_user
+from .observe.events import Event, Events
+from .observe.watchers import Watcher, Watchers
 
 C = TypeVar("C")
 OnUnavailable: TypeAlias = Literal["block", "allow", "local"]
@@ -123,10 +123,10 @@ class BaseLimiter(ABC):
         # takes no short cut: it registers the namespace.
         self._watched = True
         self._breaker = Breaker(str(shown_url(url)), self.events)
-        self._local = Local(self.namespace)
+        self._fallback = Fallback(self.namespace)
         self._watchers = Watchers()
-        self._lines: Lines
-        self._keeper: Any
+        self._slot_queues: SlotQueues
+        self._renewal: Any
         self._take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self._open()
         self._wire()
@@ -177,32 +177,32 @@ class BaseLimiter(ABC):
     @property
     def known_instances(self) -> int:
         """How many limiters share the namespace, as last counted. They are, where the outage policy is "local"."""
-        return self._local.instances
+        return self._fallback.instances
 
     @property
     def waiters(self) -> int:
         """How many acquires wait for their turn in this process, at the moment."""
-        return self._lines.count()
+        return self._slot_queues.count()
 
     @property
     def leases_held(self) -> int:
         """How many leases of this process hold slots or are recorded, at the moment. The others hold nothing."""
-        held: int = self._keeper.chores.held()
+        held: int = self._renewal.chores.held()
         return held
 
-    def _keep(self, hold: Hold) -> Hold:
+    def _keep(self, hold: HeldSlots) -> HeldSlots:
         """Renew what a lease holds until it ends."""
-        self._keeper.chores.add(hold)
-        self._keeper.wake(hold.due)
+        self._renewal.chores.add(hold)
+        self._renewal.wake(hold.due)
         return hold
 
-    def _let_go(self, hold: Hold) -> None:
+    def _let_go(self, hold: HeldSlots) -> None:
         hold.ended = True
-        self._keeper.chores.drop(hold)
+        self._renewal.chores.drop(hold)
 
     def _count_instances(self) -> None:
-        if self._keeper.chores.count():
-            self._keeper.wake(0.0)
+        if self._renewal.chores.count():
+            self._renewal.wake(0.0)
 
     def _must_enter(self, call: StoreCall[Any]) -> bool:
         """Whether the namespace has to be looked at before a call, which is about something in it."""

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from . import (
-    afar,
-    audit,
-    config,
-    entities,
-    life,
-    namespaces,
-    overview,
-    preview,
-    reconcile,
-    repair,
-    tokens,
-    usage,
-    vendor,
-)
+from . import life
+from .acquire import tokens
 from .bind import blocking
+from .config import entities, limits, namespaces, preview, repair
+from .leases import detached, reconcile
+from .observe import audit, overview, usage
+from .vendor import dimensions
 
 
 class BlockingMethods:
@@ -26,11 +17,11 @@ class BlockingMethods:
     adjust = blocking(tokens.adjust_plan)
     penalize = blocking(tokens.penalize_plan)
     reset = blocking(tokens.reset_plan)
-    sync_from_headers = blocking(vendor.sync_from_headers_plan)
+    sync_from_headers = blocking(dimensions.sync_from_headers_plan)
 
-    renew_lease = blocking(afar.renew_lease_plan)
-    adjust_lease = blocking(afar.adjust_lease_plan)
-    release_lease = blocking(afar.release_lease_plan)
+    renew_lease = blocking(detached.renew_lease_plan)
+    adjust_lease = blocking(detached.adjust_lease_plan)
+    release_lease = blocking(detached.release_lease_plan)
 
     create_entity = blocking(entities.create_entity_plan)
     get_entity = blocking(entities.get_entity_plan)
@@ -39,21 +30,21 @@ class BlockingMethods:
     list_entities = blocking(entities.list_entities_plan)
     get_children = blocking(entities.get_children_plan)
 
-    set_limits = blocking(config.set_limits_plan)
-    get_limits = blocking(config.get_limits_plan)
+    set_limits = blocking(limits.set_limits_plan)
+    get_limits = blocking(limits.get_limits_plan)
     get_own_limits = blocking(entities.get_own_limits_plan)
-    delete_limits = blocking(config.delete_limits_plan)
-    list_entities_with_custom_limits = blocking(config.list_entities_with_custom_limits_plan)
-    set_resource_defaults = blocking(config.set_resource_defaults_plan)
-    get_resource_defaults = blocking(config.get_resource_defaults_plan)
-    delete_resource_defaults = blocking(config.delete_resource_defaults_plan)
-    list_resources_with_defaults = blocking(config.list_resources_with_defaults_plan)
-    set_system_defaults = blocking(config.set_system_defaults_plan)
-    get_system_defaults = blocking(config.get_system_defaults_plan)
-    get_system_on_unavailable = blocking(config.get_system_on_unavailable_plan)
-    delete_system_defaults = blocking(config.delete_system_defaults_plan)
-    get_limits_version = blocking(config.get_limits_version_plan)
-    resolve_limits = blocking(config.resolve_limits_plan)
+    delete_limits = blocking(limits.delete_limits_plan)
+    list_entities_with_custom_limits = blocking(limits.list_entities_with_custom_limits_plan)
+    set_resource_defaults = blocking(limits.set_resource_defaults_plan)
+    get_resource_defaults = blocking(limits.get_resource_defaults_plan)
+    delete_resource_defaults = blocking(limits.delete_resource_defaults_plan)
+    list_resources_with_defaults = blocking(limits.list_resources_with_defaults_plan)
+    set_system_defaults = blocking(limits.set_system_defaults_plan)
+    get_system_defaults = blocking(limits.get_system_defaults_plan)
+    get_system_on_unavailable = blocking(limits.get_system_on_unavailable_plan)
+    delete_system_defaults = blocking(limits.delete_system_defaults_plan)
+    get_limits_version = blocking(limits.get_limits_version_plan)
+    resolve_limits = blocking(limits.resolve_limits_plan)
     preview_limits = blocking(preview.preview_limits_plan)
 
     get_buckets = blocking(overview.get_buckets_plan)

@@ -13,26 +13,27 @@ from typing import Any, ParamSpec, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import PartlyAnswered, RateLimiterUnavailable, RateLimitExceeded
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
-from ..plan import Call, Nap, Once, Settle, SettleAll, SettleEach, SettleHere, Sleep, StoreCall, Whole, run
+from ..plan import Call, Nap, Settle, SettleAll, SettleEach, SettleHere, SingleFlight, Sleep, StoreCall, Whole, run
 from ..stores import InProcessStore, open_store
-from . import namespaces, vendor
-from .acquire import PLAIN, Options, Outcome, Wish, away_plan, told_plan
+from .acquire.batch import Ask, Asks, Taken, check_asks, decided_at_once, known_members, named, outcomes, take_each_plan
+from .acquire.chain import ONE_OF_EACH, Chain
+from .acquire.coalesce import MAX_BATCH, ThreadCoalescer, settle_each
+from .acquire.decision import Decision, JointDecision
+from .acquire.decorator import Cost, Key, Limited, LimitSpec, check_kind
+from .acquire.funnel import PLAIN, Options, Outcome, Wish, away_plan, told_plan
+from .acquire.slot_queue import SlotQueues
 from .base import BaseLimiter, OnError, OnUnavailable, check_on_error
-from .chain import ONE_OF_EACH, Chain
 from .clock import GLANCE_SECONDS, SystemClock, sleep_on
-from .coalesce import MAX_BATCH, ThreadCoalescer, settle_each
-from .decision import Decision, JointDecision
-from .decorator import Cost, Key, Limited, LimitSpec, check_kind
-from .each import Ask, Asks, Taken, check_asks, decided_at_once, known_members, named, outcomes, take_each_plan
-from .hold import Hold
-from .keeper import ThreadKeeper
-from .lease import SyncLease
-from .line import Lines
+from .config import namespaces
+from .leases.held_slots import HeldSlots
+from .leases.lease import SyncLease
+from .leases.renewal import ThreadRenewal
 from .misuse import NotEntered, SyncOnly
-from .once import ThreadOnce
+from .observe.watchers import Deciding, outcome_of
+from .single_flight import ThreadSingleFlight
 from .sync_methods import BlockingMethods
-from .vendor import Wishes
-from .watch import Deciding, outcome_of
+from .vendor import dimensions
+from .vendor.dimensions import Wishes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,11 +47,11 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
     def _open(self) -> None:
         self._store = open_store(self.url, self._store_timeout)
         self._store.usage_ms = self.usage_ms
-        self._once = ThreadOnce(10 * self._store_timeout)
-        self._lines = Lines(
+        self._single_flight = ThreadSingleFlight(10 * self._store_timeout)
+        self._slot_queues = SlotQueues(
             threading.Event, shared=not self._store.in_process, hearing=getattr(self._store, "hearing", None)
         )
-        self._keeper: ThreadKeeper = ThreadKeeper(self)
+        self._renewal: ThreadRenewal = ThreadRenewal(self)
         self._settle: Callable[[Request], Answer]
         if self._store.in_process:
             self._settle = lambda request: self._ask((request,), self._now_ms())[0]
@@ -100,18 +101,20 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         if isinstance(call, SettleEach):
             return settle_each(self._settle_batch, call.batch)
         if isinstance(call, SettleHere):
-            return self._local.settle(call.request, self._clock.now_ms())
+            return self._fallback.settle(call.request, self._clock.now_ms())
         if isinstance(call, Nap):
             return self._nap(call)
-        if isinstance(call, Once):
-            return self._once.run(call.key, lambda: run(call.plan(), self._perform))
+        if isinstance(call, SingleFlight):
+            return self._single_flight.run(call.key, lambda: run(call.plan(), self._perform))
         if isinstance(call, Whole):
             return run(call.plan(), self._perform)
         if isinstance(call, Sleep):
             return sleep_on(self._clock, call.seconds)
         assert isinstance(call, StoreCall)
         if self._must_enter(call):
-            self._perform(Once(("enter", call.writes), partial(namespaces.enter_plan, self, register=call.writes)))
+            self._perform(
+                SingleFlight(("enter", call.writes), partial(namespaces.enter_plan, self, register=call.writes))
+            )
         return self._guarded(getattr(self._store, call.method), *call.arguments(self._now_ms()))
 
     def _settle_all(self, batch: Sequence[Request]) -> list[Answer]:
@@ -125,7 +128,7 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         nap.bell.clear()
 
     def _make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: str, hold: Hold | None = None, *, degraded: bool = False
+        self, chain: Chain, parts: Parts | None, on_error: str, hold: HeldSlots | None = None, *, degraded: bool = False
     ) -> SyncLease:
         return SyncLease(self, chain, parts, on_error, hold, degraded=degraded)
 
@@ -292,7 +295,7 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         Without `consume`: one of every limit there is.
         """
         return self.acquire(
-            *vendor.dimension_of(self, dimension),
+            *dimensions.dimension_of(self, dimension),
             ONE_OF_EACH if consume is None else consume,
             limits,
             max_wait=timeout,
@@ -351,7 +354,7 @@ class SyncRateLimiter(SyncOnly, BlockingMethods, BaseLimiter):
         """Let go of the store. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._keeper.close(self._store_timeout)
+            self._renewal.close(self._store_timeout)
             self._store.close()
 
     def __enter__(self) -> SyncRateLimiter:
@@ -406,7 +409,7 @@ class _AcquireMany(NotEntered, SyncOnly, AbstractContextManager[dict[str, SyncLe
         self._leases: dict[str, SyncLease] = {}
 
     def __enter__(self) -> dict[str, SyncLease]:
-        plan = vendor.take_many_plan(self._limiter, self._consume, self._limits, self._options)
+        plan = dimensions.take_many_plan(self._limiter, self._consume, self._limits, self._options)
         outcomes = run(plan, self._limiter._perform)
         self._leases = {
             dimension: self._limiter._make_lease(
@@ -419,4 +422,4 @@ class _AcquireMany(NotEntered, SyncOnly, AbstractContextManager[dict[str, SyncLe
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        run(vendor.leave_all_plan(self._leases.values(), error), self._limiter._perform)
+        run(dimensions.leave_all_plan(self._leases.values(), error), self._limiter._perform)

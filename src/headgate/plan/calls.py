@@ -64,7 +64,7 @@ class Sleep(Call[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Once(Call[T_co]):
+class SingleFlight(Call[T_co]):
     """Run a plan, unless the same one is running already for someone else: then wait for its result."""
 
     key: Hashable

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..core.errors import ValidationError
-from ..limiter.record import log_line
+from ..limiter.observe.request_log import log_line
 from .log import LoggedRequest
 
 _DAY_SECONDS = 86_400

@@ -79,7 +79,7 @@ class RequestLogFile:
         return _in_order(self._requests(), self._disorder_ms)
 
     def _requests(self) -> Iterator[LoggedRequest]:
-        for number, line in enumerate(self._lines(), 1):
+        for number, line in enumerate(self._slot_queues(), 1):
             try:
                 request = self._read(line, number)
             except ValueError as error:
@@ -88,7 +88,7 @@ class RequestLogFile:
             if request is not None:
                 yield request
 
-    def _lines(self) -> Iterator[bytes]:
+    def _slot_queues(self) -> Iterator[bytes]:
         try:
             with ExitStack() as stack:
                 file: Any = sys.stdin.buffer if self.path == "-" else stack.enter_context(open(self.path, "rb"))

@@ -16,7 +16,7 @@ from ..core.status import LimitStatus
 from ..http.answer import Refusal
 from ..http.call import Call
 from ..limiter import Ask, Decision, Lease, RateLimiter
-from ..limiter.chain import ONE_OF_EACH
+from ..limiter.acquire.chain import ONE_OF_EACH
 from .bounds import MAX_BATCH_BYTES
 from .limits import limits_of
 from .operations import Asked, operation

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.limit import Limit
 from ..core.names import check_entity_id, check_resource
 from ..limiter import LimitsPreview, OnUnavailable, RateLimiter, StoredLimits
-from ..limiter.levels import Source
+from ..limiter.config.levels import Source
 
 _SOME = 5
 

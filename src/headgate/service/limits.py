@@ -11,7 +11,7 @@ from ..core.errors import ValidationError, VersionConflict
 from ..core.limit import Limit
 from ..http.limits import read_limits
 from ..limiter import ResolvedLimits as Found
-from ..limiter.edits import level_at
+from ..limiter.config.edits import level_at
 from .levels import Level, Wanted
 from .operations import Asked, operation
 from .paging import cursor_of, read_cursor

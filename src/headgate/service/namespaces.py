@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from ..limiter import Namespace
-from ..limiter.namespaces import Status
+from ..limiter.config.namespaces import Status
 from .operations import Asked, operation
 from .paging import cursor_of, read_cursor
 from .schema import Input, Nothing, PageQuery

@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 
 from ..core.errors import ValidationError
-from ..http.book import STORED
 from ..http.files import RulesFile, load_rules
+from ..http.rule_set import STORED
 from .app import App
 from .bounds import MAX_REQUESTS
 from .envoy.descriptors import Descriptors

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...plan import Plan
 from ...stores.dynamodb import keys
 from ...stores.dynamodb.cache import Cache
+from ...stores.dynamodb.conditional_writes import Place
 from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
-from ...stores.dynamodb.forms import Place
-from ...stores.dynamodb.hours import Hours
 from ...stores.dynamodb.rows import read_row
 from ...stores.dynamodb.shards import Shards
+from ...stores.dynamodb.usage_counters import UsageCounters
 from .pressure import Split
 
 
@@ -22,5 +22,5 @@ def split_plan(deliverer: Deliverer, split: Split) -> Plan[bool]:
     assert not isinstance(reply, Failed)
     if "Item" not in reply or read_row(reply["Item"]).shard_count != split.shards:
         return False
-    shards = Shards(deliverer, Cache(), Hours(deliverer))
+    shards = Shards(deliverer, Cache(), UsageCounters(deliverer))
     return (yield from shards.split_plan(place, expected=split.shards)) > split.shards

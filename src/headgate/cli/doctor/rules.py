@@ -7,8 +7,8 @@ from functools import partial
 from itertools import chain, islice
 
 from ...core.errors import NamespaceNotFound, ValidationError
-from ...http.book import stored_book_plan
 from ...http.files import load_rules
+from ...http.rule_set import stored_book_plan
 from ...http.rules import Rule, Rules
 from ...limiter import SyncRateLimiter
 from ...limiter.bind import blocking

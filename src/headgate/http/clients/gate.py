@@ -21,10 +21,10 @@ from ...core.errors import RateLimitExceeded, ValidationError
 from ...core.limit import Limit
 from ...core.units import wait_to_ms
 from ...limiter import Decision, Dimension, Lease, OnUnavailable, RateLimiter, SyncLease, SyncRateLimiter, VendorSync
+from ...limiter.acquire.chain import ONE_OF_EACH
 from ...limiter.base import check_on_unavailable
-from ...limiter.chain import ONE_OF_EACH
-from ...limiter.learn import NAMES
-from ...limiter.vendor import dimension_of
+from ...limiter.vendor.dimensions import dimension_of
+from ...limiter.vendor.sync import NAMES
 from ...plan import Plan
 from .places import Places, which
 from .steps import Do, Finish

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from ...core.errors import ValidationError
 from ...limiter.base import BaseLimiter
-from ...limiter.vendor import dimension_of
+from ...limiter.vendor.dimensions import dimension_of
 
 Which: TypeAlias = "Callable[[Any], str | None]"
 Places: TypeAlias = "str | Which | Mapping[str, str | Which]"

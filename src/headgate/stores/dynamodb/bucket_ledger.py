@@ -6,7 +6,7 @@ from ...core.bucket import Bucket
 from ...core.decide import FORCE, TAKE, Mode, Part, Request
 from ...core.limit import Limit
 from ...core.units import MAX_DEBT_MILLI
-from .forms import Form, ItemWrite, LimitWrite, Write
+from .conditional_writes import Form, ItemWrite, LimitWrite, Write
 from .ledger import Ledger
 from .rows import NEW, Row, State, read_row, virtual_time, written_limit
 

@@ -13,14 +13,13 @@ from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
 from ...plan import Plan
 from . import keys
-from .across import Across
 from .attributes import attribute
 from .bucket_ledger import BucketLedger
 from .cache import Cache
+from .conditional_writes import MARGIN_SECONDS, Place
+from .cross_shard import CrossShard
 from .deliver import Deliverer
 from .exchange import Attributes, Failed, Send
-from .forms import MARGIN_SECONDS, Place
-from .hours import Hours
 from .namespaces import Namespaces
 from .places import places_plan
 from .pool import Pool
@@ -28,20 +27,27 @@ from .reads import read_items_plan
 from .rows import NEW, Row, bucket_of
 from .shards import if_no_shard, sharded_item
 from .slots import SlotShelf, listed
+from .usage_counters import UsageCounters
 
 Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
 
 
 class Buckets:
     def __init__(
-        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, across: Across, slots: SlotShelf, hours: Hours
+        self,
+        deliver: Deliverer,
+        namespaces: Namespaces,
+        cache: Cache,
+        across: CrossShard,
+        slots: SlotShelf,
+        hours: UsageCounters,
     ) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
         self._cache = cache
-        self._across = across
+        self._cross_shard = across
         self._slots = slots
-        self._hours = hours
+        self._usage_counters = hours
 
     # Listing
 
@@ -57,7 +63,7 @@ class Buckets:
 
     def _read_plan(self, places: Sequence[Place], now_ms: int) -> Plan[Page[BucketRow]]:
         try:
-            pools = yield from self._across.pools_plan(places, now_ms)
+            pools = yield from self._cross_shard.pools_plan(places, now_ms)
             slots = yield from self._slots.rows_plan(places)
         except CorruptState as error:
             if len(places) == 1:
@@ -91,20 +97,20 @@ class Buckets:
 
     def _delete_one_plan(self, first: Place) -> Plan[None]:
         while True:
-            rows = yield from self._across.rows_plan([first])
+            rows = yield from self._cross_shard.rows_plan([first])
             if first not in rows:
                 self._cache.forget(first)
                 return
             count = rows[first].shard_count
             places = [first._replace(shard=shard) for shard in range(count)]
-            rows |= yield from self._across.rows_plan(places[1:])
+            rows |= yield from self._cross_shard.rows_plan(places[1:])
             for place in places:
                 self._cache.forget(place)
             if count > 1:
                 conditions = {place: _if_count(count) for place in places[:1]}
                 done = yield from self._deliver.one_plan(self._empty_all(rows, count, conditions))
             else:
-                empty = self._hours.emptied(first, rows[first], 1, *_if_count(1))
+                empty = self._usage_counters.emptied(first, rows[first], 1, *_if_count(1))
                 done = yield from self._deliver.one_plan(Send("UpdateItem", empty, repeatable=True))
             if not isinstance(done, Failed):
                 return
@@ -127,7 +133,7 @@ class Buckets:
         for place in (first._replace(shard=shard) for shard in range(count)):
             if place in rows:
                 condition = conditions.get(place, ("attribute_exists(PK)", {}))
-                items.append({"Update": self._hours.emptied(place, rows[place], count, *condition)})
+                items.append({"Update": self._usage_counters.emptied(place, rows[place], count, *condition)})
             else:
                 items.append({"ConditionCheck": if_no_shard(self._deliver.table, place)})
         note = sharded_item(first)
@@ -144,7 +150,7 @@ class Buckets:
         if ns is not None:
             for first in (yield from self._with_shards_plan(ns)):
                 with suppress(CorruptState):  # somebody has to hear of it
-                    (pool,) = yield from self._across.pools_plan([first], now_ms)
+                    (pool,) = yield from self._cross_shard.pools_plan([first], now_ms)
                     swept += yield from self._merge_plan(pool, now_ms)
             leases = yield from self._slots.sweep_plan(ns, now_ms)
         return Swept(buckets=swept, leases=leases)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import NamedTuple
 
-from .forms import Place
+from .conditional_writes import Place
 from .rows import Row
 
 LOOKS = 5

@@ -11,8 +11,8 @@ from ...core.bucket import Bucket
 from ...core.decide import RENEW, Answer, Part, Request, decide
 from ...core.limit import Limit
 from ...core.slots import Slots
+from .conditional_writes import Place, Write
 from .exchange import Item
-from .forms import Place, Write
 from .rows import Row
 
 if TYPE_CHECKING:

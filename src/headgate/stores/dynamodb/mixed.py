@@ -13,15 +13,15 @@ from ...core.decide import PEEK, TAKE, Answer, Part, Request, refund
 from ...core.errors import UNANSWERED, Contended, CorruptState, HeadgateError
 from ...core.names import parse_bucket_key
 from ...plan import Plan
-from .across import Across, longest_of
+from .cross_shard import CrossShard, longest_of
 from .exchange import MoreTime
-from .hours import Hours
 from .ledger import Ledger
 from .namespaces import Namespaces
 from .settle import Job, Settler, answers_of, written_keys
 from .shards import Shards
 from .slot_items import SlotPlace
 from .slots import SlotShelf
+from .usage_counters import UsageCounters
 from .writer import Writer
 
 
@@ -41,7 +41,13 @@ class MixedJob(Job):
 
 class MixedSettler(Settler):
     def __init__(
-        self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across, hours: Hours, slots: SlotShelf
+        self,
+        writer: Writer,
+        namespaces: Namespaces,
+        shards: Shards,
+        across: CrossShard,
+        hours: UsageCounters,
+        slots: SlotShelf,
     ) -> None:
         super().__init__(writer, namespaces, shards, across, hours)
         self._slots = slots
@@ -112,7 +118,7 @@ class MixedSettler(Settler):
         if request.mode is TAKE and not taken:
             of_tokens = of_tokens._replace(mode=PEEK)
         try:
-            second = yield from self._across.settle_plan(of_tokens, [one.place for one in job.buckets], now_ms)
+            second = yield from self._cross_shard.settle_plan(of_tokens, [one.place for one in job.buckets], now_ms)
         except HeadgateError:
             if taken:
                 yield from self._give_back_plan(of_slots, job.slots)

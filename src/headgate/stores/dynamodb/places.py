@@ -8,9 +8,9 @@ from ...core.errors import ValidationError
 from ...plan import Plan
 from . import keys
 from .attributes import attribute
+from .conditional_writes import Place
 from .deliver import Deliverer
 from .exchange import Attributes, Failed, Item, Send
-from .forms import Place
 from .slot_items import SlotPlace
 
 _PAGE = 100

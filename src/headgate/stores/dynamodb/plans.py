@@ -8,11 +8,10 @@ from ...core.decide import Answer, Request
 from ...core.records import BucketRow, Change, Page, Record, Swept
 from ...core.usage import UsageRow
 from ...plan import Plan
-from .across import Across
 from .buckets import Buckets
 from .cache import Cache
+from .cross_shard import CrossShard
 from .deliver import Deliverer
-from .hours import Hours
 from .mixed import MixedSettler
 from .namespaces import Namespaces
 from .records import Records
@@ -23,6 +22,7 @@ from .stored import Stored
 from .table import Table
 from .url import Settings
 from .usage import Usage
+from .usage_counters import UsageCounters
 from .writer import Writer
 
 
@@ -31,8 +31,8 @@ class Plans:
         deliver = Deliverer(settings)
         cache, writer = Cache(), Writer(deliver)
         self.namespaces = Namespaces(deliver)
-        self.hours = Hours(deliver)
-        across = Across(deliver, self.namespaces, cache, writer, self.hours)
+        self.hours = UsageCounters(deliver)
+        across = CrossShard(deliver, self.namespaces, cache, writer, self.hours)
         self.shards = Shards(deliver, cache, self.hours)
         self._settler = Settler(writer, self.namespaces, self.shards, across, self.hours)
         slots = SlotShelf(deliver, cache)

@@ -19,13 +19,13 @@ from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Le
 from ...core.errors import UNANSWERED, Contended, CorruptState, HeadgateError, PartlyAnswered, ValidationError
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
-from .across import Across, longest_of
+from .conditional_writes import Place
+from .cross_shard import CrossShard, longest_of
 from .exchange import MoreTime
-from .forms import Place
-from .hours import Hours
 from .ledger import Ledger
 from .namespaces import Moved, Namespaces
 from .shards import Shards
+from .usage_counters import UsageCounters
 from .writer import News, Writer, Writes
 
 log = logging.getLogger("headgate")
@@ -101,12 +101,14 @@ class Job:
 
 
 class Settler:
-    def __init__(self, writer: Writer, namespaces: Namespaces, shards: Shards, across: Across, hours: Hours) -> None:
+    def __init__(
+        self, writer: Writer, namespaces: Namespaces, shards: Shards, across: CrossShard, hours: UsageCounters
+    ) -> None:
         self._writer = writer
         self._namespaces = namespaces
         self._shards = shards
-        self._across = across
-        self._hours = hours
+        self._cross_shard = across
+        self._usage_counters = hours
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         jobs = yield from self._jobs_plan(batch, now_ms)
@@ -123,7 +125,7 @@ class Settler:
         except HeadgateError as error:  # without the permission for it too: what was asked for has been done
             log.warning("hot buckets could not be spread over more items: %s", error)
         try:
-            yield from self._hours.put_away_plan()
+            yield from self._usage_counters.put_away_plan()
         except HeadgateError as error:
             log.warning("what was used before this hour could not be put away: %s", error)
 
@@ -192,7 +194,7 @@ class Settler:
     def _across_shards_plan(self, job: Job, now_ms: int) -> Plan[None]:
         request = job.rest()
         try:
-            answer = yield from self._across.settle_plan(request, [one.place for one in job.ledgers], now_ms)
+            answer = yield from self._cross_shard.settle_plan(request, [one.place for one in job.ledgers], now_ms)
         except UNANSWERED as error:
             job.error = error
             return

@@ -26,13 +26,13 @@ from . import keys
 from .attributes import attribute
 from .bucket_ledger import BucketLedger
 from .cache import Cache
+from .conditional_writes import Place, Write
 from .deliver import Deliverer
 from .exchange import Failed, Item, Send
-from .forms import Place, Write
-from .hours import Hours
 from .ledger import Ledger
 from .rows import NEW, PREFIX, Row, has_buckets, read_limit, read_row, written_limit
 from .shelf import Shelf
+from .usage_counters import UsageCounters
 from .writer import News
 
 PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB takes
@@ -40,10 +40,10 @@ _TRIES = 5
 
 
 class Shards(Shelf):
-    def __init__(self, deliver: Deliverer, cache: Cache, hours: Hours) -> None:
+    def __init__(self, deliver: Deliverer, cache: Cache, hours: UsageCounters) -> None:
         super().__init__(cache)
         self._deliver = deliver
-        self._hours = hours
+        self._usage_counters = hours
         self._hot: dict[Place, None] = {}
         self._unfinished: dict[Place, None] = {}
 
@@ -60,7 +60,7 @@ class Shards(Shelf):
             seen = self.cache.get(place)
         found = BucketLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
         found.shelf = self
-        found.usage_ms = self._hours.kept_ms
+        found.usage_ms = self._usage_counters.kept_ms
         return found
 
     def _used(self, place: Place) -> int:
@@ -115,7 +115,7 @@ class Shards(Shelf):
             return
         row = news.row
         if row is not None and news.done:
-            self._hours.notice(place, row, ledger.now_ms)
+            self._usage_counters.notice(place, row, ledger.now_ms)
         if news.throttled or (row is not None and self.cache.writes_per_second(place, row.writes) >= PRESSURE):
             self._hot[place] = None
 

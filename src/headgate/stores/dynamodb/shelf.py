@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...core.decide import Part
 from .cache import Cache
-from .forms import Write
+from .conditional_writes import Write
 from .ledger import Ledger
 from .rows import NEW
 from .writer import News

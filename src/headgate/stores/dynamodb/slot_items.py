@@ -24,8 +24,8 @@ from ...core.stored import is_sound_slots
 from ...core.units import shown
 from . import keys
 from .attributes import attribute
+from .conditional_writes import Place, time_to_live
 from .exchange import Attributes, Item, Send
-from .forms import Place, time_to_live
 from .rows import Held, Row, State, number, read_limit, reading, written_limit
 
 PREFIX = "s_"

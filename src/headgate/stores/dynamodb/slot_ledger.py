@@ -8,7 +8,7 @@ from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, TAKE, Answer, Part, Req
 from ...core.errors import ValidationError
 from ...core.limit import Limit
 from ...core.slots import Slots
-from .forms import Write
+from .conditional_writes import Write
 from .ledger import Ledger
 from .rows import NEW, Held, Row
 from .slot_items import MOST_HOLDERS, EntriesWrite, Entry, WholeWrite, milli_of, read_slots, slots_of, state_of_slots

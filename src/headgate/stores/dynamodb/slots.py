@@ -13,9 +13,9 @@ from ...plan import Plan
 from . import keys
 from .attributes import attribute
 from .cache import Cache
+from .conditional_writes import Place
 from .deliver import Deliverer
 from .exchange import Failed, Send
-from .forms import Place
 from .reads import read_items_plan
 from .rows import NEW, PREFIX, Row, has_buckets, read_row
 from .rows import SUFFIXES as BUCKET_SUFFIXES

@@ -14,21 +14,21 @@ from ...core.usage import UsageRow, hour_of
 from ...plan import Plan
 from . import keys
 from .attributes import attribute
+from .conditional_writes import Place
 from .deliver import Deliverer
 from .exchange import Failed, Item, MoreTime, Send
-from .forms import Place
-from .hours import MOVES, Hours, day_of, shards_ever, sk_of_day, sums
 from .namespaces import Namespaces
 from .places import places_plan
 from .reads import read_items_plan
 from .rows import counted as counted_by
+from .usage_counters import MOVES, UsageCounters, day_of, shards_ever, sk_of_day, sums
 
 
 class Usage:
-    def __init__(self, deliver: Deliverer, namespaces: Namespaces, hours: Hours) -> None:
+    def __init__(self, deliver: Deliverer, namespaces: Namespaces, hours: UsageCounters) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
-        self._hours = hours
+        self._usage_counters = hours
 
     def list_plan(
         self,
@@ -43,8 +43,8 @@ class Usage:
         if ns is None:
             return Page([])
         first, after = hours
-        if self._hours.kept_ms:
-            first = max(first, hour_of(now_ms - self._hours.kept_ms))
+        if self._usage_counters.kept_ms:
+            first = max(first, hour_of(now_ms - self._usage_counters.kept_ms))
         found, cursor = yield from places_plan(self._deliver, ns, entity_id, resource, cursor)
         places = [place for place, kinds in found.items() if keys.STATE in kinds]
         rows = []

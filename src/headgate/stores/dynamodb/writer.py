@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from ...core.errors import CorruptState, HeadgateError, RateLimiterUnavailable
 from ...plan import Plan
+from .conditional_writes import Write
 from .deliver import THROTTLED, Deliverer, Outcome
 from .exchange import Failed, Item, Send
-from .forms import Write
 from .ledger import Ledger
 from .rows import NEW, Row
 

@@ -44,7 +44,7 @@ class MemoryStore:
         self.usage_ms = 0
         self.lock = OwnedLock()
         self._rows: dict[str, _Row] = {}
-        self._hand: deque[str] = deque()  # every key of _rows, the one to be looked at next first
+        self._eviction_cursor: deque[str] = deque()  # every key of _rows, the one to be looked at next first
         self._records: dict[str, _Stored] = {}
         self._record_keys: list[str] = []  # sorted
         self._expiring: list[tuple[int, str]] = []  # a heap
@@ -89,7 +89,7 @@ class MemoryStore:
         row = self._rows.get(key)
         if row is None:
             self._forget_idle(now_ms)
-            self._hand.append(key)
+            self._eviction_cursor.append(key)
             state = state_of(part, now_ms)
             self._rows[key] = state if isinstance(state, Bucket) else {limit.name: state}
             return state
@@ -122,12 +122,12 @@ class MemoryStore:
 
     def _forget_idle(self, now_ms: int) -> None:
         """Look at two rows for every new one, so that idle full ones go faster than others can come."""
-        for _ in range(min(2, len(self._hand))):
-            key = self._hand.popleft()
+        for _ in range(min(2, len(self._eviction_cursor))):
+            key = self._eviction_cursor.popleft()
             if _is_idle(_states(self._rows[key]), now_ms):
                 self._put_all_away(key, _states(self._rows.pop(key)))
             else:
-                self._hand.append(key)
+                self._eviction_cursor.append(key)
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
         with self._alone():

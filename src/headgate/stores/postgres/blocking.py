@@ -17,7 +17,7 @@ from .asking import patience_ms
 from .connect import connect
 from .driver import DriverError, Line, wait_for
 from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .hearing import hearing
+from .notifications import hearing
 from .plans import Plans, answers_of
 from .url import Settings
 from .wire import Batch

@@ -13,12 +13,12 @@ from ...core.decide import Answer, Request
 from ...core.errors import PartlyAnswered, RateLimiterUnavailable
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
-from ..hearing import LoopHearing
+from ..notifications import LoopHearing
 from ..planned import AsyncPlannedStore
 from .asking import patience_ms
 from .driver import DriverError, Line, host_names, wait_for, with_addresses
 from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .hearing import hearing
+from .notifications import hearing
 from .plans import Plans, answers_of
 from .url import Settings
 from .wire import Batch

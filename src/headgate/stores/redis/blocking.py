@@ -16,7 +16,7 @@ from ...plan import Call, Plan, Sleep, run
 from ..planned import PlannedStore
 from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
 from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
-from .hearing import hearing
+from .notifications import hearing
 from .plans import Plans
 from .url import Address, Settings
 

@@ -15,11 +15,11 @@ from ...core.decide import Answer, Request
 from ...core.errors import PartlyAnswered
 from ...plan import Call, Plan, Sleep, arun
 from ..contract import LostThenCancelled, SettledThenCancelled
-from ..hearing import LoopHearing
+from ..notifications import LoopHearing
 from ..planned import AsyncPlannedStore
 from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, packed, reply_error
 from .exchange import Exchange, HangUp, Lost, MoreTime, Replies, Send
-from .hearing import hearing
+from .notifications import hearing
 from .plans import Plans
 from .url import Address, Settings
 

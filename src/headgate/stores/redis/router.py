@@ -13,8 +13,8 @@ from ...core.errors import RateLimiterUnavailable, StoreRefused
 from ...plan import Plan, Sleep
 from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send, Unconfirmed
 from .keys import SLOTS
+from .node_backoff import NodeBackoff
 from .script import Script
-from .silence import Silence
 from .url import Address, Settings
 
 # Seconds before each further attempt, after a server said that it may be done in a moment.
@@ -125,7 +125,7 @@ class Router:
         self._in_a_moment = _IN_A_MOMENT if self.clustered else _IN_A_MOMENT | {"LOADING"}
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
-        self._silence = Silence()
+        self._silence = NodeBackoff()
         self._wait: Arguments = ("WAIT", *map(str, settings.wait)) if settings.wait else ()
         self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
 

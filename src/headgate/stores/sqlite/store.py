@@ -47,7 +47,7 @@ class SqliteStore:
         self._look_at = 0.0
         self._seen: dict[Place, int] = {}
         self._new_rows = 0
-        self._hand = ""
+        self._eviction_cursor = ""
         self._usage_hand: Place = ("", "")
         locked_during_fork(self)
 
@@ -212,9 +212,9 @@ class SqliteStore:
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
         """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
         self._new_rows = 0
-        found = fetched(connection, rows.READ_AFTER, self._hand, AFTER_ALL, 2 * PAGE)
+        found = fetched(connection, rows.READ_AFTER, self._eviction_cursor, AFTER_ALL, 2 * PAGE)
         _delete_full(connection, found, now_ms)
-        self._hand = found[-1][0] if len(found) == 2 * PAGE else ""
+        self._eviction_cursor = found[-1][0] if len(found) == 2 * PAGE else ""
         self._forget_usage(connection, 2 * PAGE, now_ms)
 
     def _forget_usage(self, connection: sqlite3.Connection, places: int, now_ms: int) -> None:

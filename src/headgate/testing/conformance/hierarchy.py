@@ -16,7 +16,7 @@ from ...core.errors import (
     VersionConflict,
 )
 from ...core.limit import Limit
-from ...limiter import entities
+from ...limiter.config import entities
 from .fixtures import RPM, Conformance
 
 

@@ -12,7 +12,7 @@ import pytest
 from ...core.errors import LimiterClosed, ValidationError
 from ...core.limit import Limit
 from ...core.text import MAX_DEPTH
-from ...limiter.entities import MAX_METADATA_BYTES
+from ...limiter.config.entities import MAX_METADATA_BYTES
 from .fixtures import RPM, TPM, Conformance
 
 BAD_AMOUNTS = [

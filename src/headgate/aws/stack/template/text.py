@@ -13,22 +13,22 @@ _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
 def to_yaml(value: Any) -> str:
-    return "\n".join(_lines(value)) + "\n"
+    return "\n".join(_slot_queues(value)) + "\n"
 
 
-def _lines(value: Any) -> Iterator[str]:
+def _slot_queues(value: Any) -> Iterator[str]:
     entries = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for name, each in entries:
         mark = "-" if name is None else f"{_scalar(name)}:"
         if not isinstance(each, dict | list) or not each:
             yield f"{mark} {_scalar(each)}"
         elif name is None:
-            first, *more = _lines(each)
+            first, *more = _slot_queues(each)
             yield f"- {first}"
             yield from (f"  {line}" for line in more)
         else:
             yield mark
-            yield from (f"  {line}" for line in _lines(each))
+            yield from (f"  {line}" for line in _slot_queues(each))
 
 
 def _scalar(value: Any) -> str:

@@ -19,9 +19,9 @@ from ....core.units import MILLI
 from ....core.usage import DAY_MS, HOUR_MS
 from .. import keys
 from ..attributes import item_of
-from ..forms import Place, time_to_live
-from ..hours import MOVES
+from ..conditional_writes import Place, time_to_live
 from ..rows import PREFIX, used_name, written_limit
+from ..usage_counters import MOVES
 from .writes import Addition, Context, Write, moment_ms
 from .zae_items import Group
 from .zae_limits import names_in, of_bucket

@@ -1,0 +1,162 @@
+"""The answer to an acquire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from ...core.decide import Answer, Parts
+from ...core.errors import CorruptState
+from ...core.names import parse_bucket_key
+from ...core.status import LimitStatus
+from ...core.units import MILLI, from_milli
+from ..leases.held_slots import RECORDED, HeldSlots
+from .chain import Chain
+
+if TYPE_CHECKING:
+    from ..leases.lease import BaseLease
+    from .funnel import Outcome
+
+L = TypeVar("L", bound="BaseLease")
+L_co = TypeVar("L_co", bound="BaseLease", covariant=True)
+
+
+class LeaseMaker(Protocol[L_co]):
+    def _make_lease(
+        self, chain: Chain, parts: Parts | None, on_error: str, hold: HeldSlots | None, *, degraded: bool
+    ) -> L_co: ...
+
+
+class Decision(Generic[L]):
+    """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None.
+
+    `degraded`: the store was away. Under the policy "allow" it passed and nothing was counted; under "local" it was
+    decided in this process. `error`: among those of `try_acquire_each`, what is stored for this one is corrupt; it did
+    not pass.
+    """
+
+    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed", "degraded", "error")
+
+    def __init__(
+        self,
+        limiter: LeaseMaker[L],
+        chain: Chain,
+        parts: Parts | None = None,
+        answer: Answer | None = None,
+        max_wait_ms: int = 0,
+        degraded: bool = False,
+        error: CorruptState | None = None,
+    ) -> None:
+        self.degraded = degraded
+        self.error = error
+        self.allowed = answer.allowed if answer is not None else error is None
+        self._limiter = limiter
+        self._chain = chain
+        self._parts = parts
+        self._answer = answer
+        self._max_wait_ms = max_wait_ms
+        self._lease: L | None = None
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def lease(self) -> L | None:
+        return self._take_lease("rollback")
+
+    def _take_lease(self, on_error: str) -> L | None:
+        if self._lease is not None:
+            self._lease._on_error = on_error
+        elif self.allowed:
+            self._lease = self._limiter._make_lease(self._chain, self._parts, on_error, None, degraded=self.degraded)
+        return self._lease
+
+    @property
+    def leases(self) -> list[L]:
+        """One for each ask of `try_acquire_each`; none if it did not pass."""
+        return [lease] if (lease := self.lease) is not None else []
+
+    @property
+    def statuses_by_ask(self) -> list[list[LimitStatus]]:
+        """The same for each ask of `try_acquire_each`."""
+        return [self.statuses]
+
+    @property
+    def holds_slots(self) -> bool:
+        """Whether it has leases that somebody has to end, for others to get the slots."""
+        return self.allowed and self._answer is not None and self._chain.shape.has_slots
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """0 if it passed; otherwise the milliseconds until the same request would, None if it never will."""
+        if self.allowed:
+            return 0
+        return None if self._answer is None else self._answer.wait_ms
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        return None if self.retry_after_ms is None else self.retry_after_ms / MILLI
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        """Every limit that was checked, the entity's first, then its ancestors'."""
+        if self._parts is None or self._answer is None:
+            return []
+        return statuses(self._chain, self._parts, self._answer, self._max_wait_ms)
+
+    def __repr__(self) -> str:
+        if self.allowed:
+            return f"Decision(allowed=True{', degraded=True' if self.degraded else ''})"
+        if self.error is not None:
+            return f"Decision(allowed=False, error={self.error!r})"
+        return f"Decision(allowed=False, retry_after_seconds={self.retry_after_seconds})"
+
+
+class JointDecision(Decision[L]):
+    """On several asks that pass or fail together. `lease` is that of the first."""
+
+    __slots__ = ("_leases", "_members")
+
+    def __init__(self, limiter: LeaseMaker[L], whole: Outcome, members: Sequence[Outcome]) -> None:
+        super().__init__(limiter, whole.chain, whole.parts, whole.answer, degraded=whole.degraded, error=whole.error)
+        self._members = members
+        self._leases = [
+            limiter._make_lease(member.chain, member.parts, "rollback", member.hold, degraded=member.degraded)
+            for member in (members if self.allowed else ())
+        ]
+        self._lease = self._leases[0] if self._leases else None
+
+    @property
+    def leases(self) -> list[L]:
+        return self._leases
+
+    @property
+    def statuses_by_ask(self) -> list[list[LimitStatus]]:
+        of = {(self._chain.keys[part.level], part.limit.name): at for at, part in enumerate(self._parts or ())}
+        found = self.statuses
+        return [
+            [found[of[member.chain.keys[part.level], part.limit.name]] for part in (member.parts or ())]
+            for member in self._members
+        ]
+
+
+def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -> list[LimitStatus]:
+    found = []
+    for (level, limit, amount_milli, _), (available_milli, wait_ms) in zip(parts, answer.levels):
+        _, entity_id, resource = parse_bucket_key(chain.keys[level])
+        if limit.name == RECORDED:
+            continue
+        exceeded = not answer.allowed and (wait_ms is None or wait_ms > (0 if limit.is_concurrent else max_wait_ms))
+        found.append(
+            LimitStatus(
+                entity_id=entity_id,
+                resource=resource,
+                limit_name=limit.name,
+                limit=limit,
+                available=available_milli // MILLI,
+                requested=from_milli(amount_milli),
+                exceeded=exceeded,
+                retry_after_ms=wait_ms if exceeded else 0,
+            )
+        )
+    return found

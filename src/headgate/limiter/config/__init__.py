@@ -1,0 +1,1 @@
+"""What is stored about limits: levels, entities, namespaces, and the cache of what was read."""

@@ -1,0 +1,106 @@
+"""What was read about limits and entities a moment ago, so that an acquire is one call to the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...core.names import StoredId, bucket_key
+from ..acquire.chain import Chain, Shape
+from ..ids import ToStoredId
+
+_CAPACITY = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    hits: int
+    misses: int
+    size: int
+    ttl_seconds: float
+
+
+class ConfigCache:
+    """Chains by entity and resource, each for `ttl_seconds` by the clock given. Safe to use from many threads.
+
+    An entity is known here by the id that the caller gives, since to hash it takes longer than to look it up.
+
+    Where no entity has anything of its own, they all have the shape of the resource's and the system's limits, and
+    knowing that shape is enough: a million callers cost one read.
+    """
+
+    def __init__(
+        self, namespace: str, ttl_seconds: float, now_ms: Callable[[], int] | None, stored_id: ToStoredId
+    ) -> None:
+        self._namespace = namespace
+        self._stored_id = stored_id
+        self._ttl_seconds = ttl_seconds
+        self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
+        self._now: Callable[[], float] = now_ms or time.monotonic
+        self._chains: dict[tuple[str, str], tuple[float, Chain]] = {}
+        self._shapes: dict[str, tuple[float, Shape, str, str]] = {}  # with what comes before and after an entity's id
+        self._own_until = 0.0
+        self.on_unavailable: str | None = None  # the stored policy as last read: in an outage it cannot be read again
+        self._hits = self._misses = 0
+        self.generation = 0
+
+    def get(self, entity_id: str, resource: str) -> Chain | None:
+        try:
+            entry = self._chains.get((entity_id, resource)) if self._chains else None
+            common = self._shapes.get(resource)
+        except TypeError:
+            return None  # no strings: whoever reads the chain says so
+        if entry is not None and self._now() < entry[0]:
+            self._hits += 1
+            return entry[1]
+        if common is not None:
+            until, shape, before, after = common
+            if self._now() < until:
+                self._hits += 1
+                stored_id = self._stored_id
+                return Chain((f"{before}{stored_id(entity_id)}{after}",), shape)
+        self._misses += 1
+        return None
+
+    def last_known(self, entity_id: str, resource: str) -> Chain | None:
+        """As it was before the store went away, however long ago that was."""
+        entry, common = self._chains.get((entity_id, resource)), self._shapes.get(resource)
+        if entry is not None:
+            return entry[1]
+        if common is None:
+            return None
+        _, shape, before, after = common
+        return Chain((f"{before}{self._stored_id(entity_id)}{after}",), shape)
+
+    def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
+        """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
+        self.on_unavailable = chain.shape.on_unavailable
+        if self._ttl and generation == self.generation:
+            if len(self._chains) >= _CAPACITY:
+                self._chains.clear()
+            self._chains[entity_id, resource] = (self._now() + self._ttl, chain)
+
+    def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
+        """The shape of every entity on the resource, there being none with anything of its own."""
+        self.on_unavailable = shape.on_unavailable
+        if self._ttl and generation == self.generation:
+            before, after = bucket_key(self._namespace, StoredId("#"), resource).split("##")
+            self._shapes[resource] = (self._now() + self._ttl, shape, before, f"#{after}")
+
+    @property
+    def entities_have_their_own(self) -> bool:
+        """It was found a moment ago that some entity has a record or limits of its own."""
+        return self._now() < self._own_until
+
+    def note_entities_have_their_own(self) -> None:
+        self._own_until = self._now() + self._ttl
+
+    def clear(self) -> None:
+        self.generation += 1
+        self._own_until = 0.0
+        self._shapes.clear()
+        self._chains.clear()
+
+    def stats(self) -> CacheStats:
+        return CacheStats(self._hits, self._misses, len(self._chains) + len(self._shapes), self._ttl_seconds)

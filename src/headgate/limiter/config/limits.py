@@ -1,0 +1,301 @@
+"""Stored limits, level by level, and how an acquire finds its chain: see `levels` for what they come to together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...core.errors import EntityNotFound, ValidationError
+from ...core.limit import Limit
+from ...core.names import StoredId, bucket_key, check_resource
+from ...core.records import Page, Record
+from ...plan import GetRecords, ListRecords, Plan, SingleFlight
+from .. import keys
+from ..acquire.chain import Chain, Shape
+from ..base import BaseLimiter, OnUnavailable, check_on_unavailable
+from .edits import Edit, Level, entity_level, level_at, resource_level, revision_of, system_level, write_limits_plan
+from .levels import EVERYONES, Merged, ResolvedLimits, StoredLimits, level_value, merge, stored_limits
+
+MAX_ANCESTORS = 8
+
+
+# Finding the chain
+
+
+def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Plan[Chain]:
+    check_resource(resource)
+    chain = limiter._cache.get(entity_id, resource)
+    if chain is None:
+        stored_id = limiter._stored_id(entity_id)
+        generation = limiter._cache.generation
+        shape = None
+        if not limiter._cache.entities_have_their_own:
+            shape = yield from SingleFlight((generation, resource), partial(_common_shape_plan, limiter, resource))
+        if shape is not None:
+            limiter._cache.put_shape(resource, shape, generation)
+            chain = Chain((bucket_key(limiter.namespace, stored_id, resource),), shape)
+        else:
+            read = partial(_read_chain_plan, limiter, stored_id, resource, limiter._limits)
+            chain = yield from SingleFlight((generation, resource, stored_id), read)
+            limiter._cache.put(entity_id, resource, chain, generation)
+    return chain if limits is None else chain.under(limits)
+
+
+def stored_chain_plan(
+    limiter: BaseLimiter,
+    stored_id: StoredId,
+    resource: str,
+    limits: Iterable[Limit] | None,
+    own: Mapping[str, Limit],
+) -> Plan[Chain]:
+    """The chain of an entity of which only its stored id is known, above a limiter's `own` limits."""
+    if not limiter._hashes_ids and own == limiter._limits:
+        return (yield from chain_plan(limiter, stored_id, resource, limits))
+    read = partial(_read_chain_plan, limiter, stored_id, resource, own)
+    chain = yield from SingleFlight((limiter._cache.generation, resource, stored_id, *own.values()), read)
+    return chain if limits is None else chain.under(limits)
+
+
+def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None]:
+    """The shape all entities have on a resource, or None if some entity has a record or limits of its own."""
+    for prefix in (keys.entities_prefix(limiter.namespace), keys.entities_limits_prefix(limiter.namespace)):
+        if (yield from ListRecords(prefix, limit=1, even_corrupt=True)):
+            limiter._cache.note_entities_have_their_own()
+            return None
+    revision, *records = yield from GetRecords(
+        [
+            keys.revision_key(limiter.namespace),
+            keys.resource_limits_key(limiter.namespace, resource),
+            keys.system_limits_key(limiter.namespace),
+        ]
+    )
+    limits, sources = merge(_values(records), limiter._limits, EVERYONES)
+    return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), limiter._limits)
+
+
+def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Chain]:
+    first = yield from read_link_plan(limiter, entity_id, resource, own)
+    links = [first]
+    above = first.parent_id if first.cascade else None
+    while above is not None:
+        if len(links) > MAX_ANCESTORS:
+            raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
+        link = yield from read_link_plan(limiter, above, resource, own)
+        if not link.exists:
+            raise EntityNotFound(above, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
+        links.append(link)
+        above = link.parent_id
+    levels, revisions = [link.merged.limits for link in links], [link.revision for link in links]
+    chain_keys = tuple(bucket_key(limiter.namespace, link.entity_id, resource) for link in links)
+    return Chain(chain_keys, Shape(levels, revisions, first.merged.sources, first.policy, own))
+
+
+class Link(NamedTuple):
+    entity_id: StoredId
+    exists: bool
+    parent_id: StoredId | None
+    cascade: bool
+    merged: Merged
+    revision: int
+    policy: OnUnavailable | None
+
+
+def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Link]:
+    """What is stored of one entity of a chain, above a limiter's `own` limits."""
+    revision, entity, *records = yield from GetRecords(
+        [
+            keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
+            keys.entity_key(limiter.namespace, entity_id),
+            keys.entity_limits_key(limiter.namespace, entity_id, resource),
+            keys.entity_limits_key(limiter.namespace, entity_id, None),
+            keys.resource_limits_key(limiter.namespace, resource),
+            keys.system_limits_key(limiter.namespace),
+        ]
+    )
+    value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
+    return Link(
+        entity_id=entity_id,
+        exists=entity is not None,
+        parent_id=value["parent_id"],
+        cascade=value["cascade"],
+        merged=merge(_values(records), own),
+        revision=_as_of(revision),
+        policy=_policy(records[-1]),
+    )
+
+
+def _values(records: Iterable[Record | None]) -> Iterator[dict[str, Any] | None]:
+    return (record.value if record else None for record in records)
+
+
+def _as_of(revision: Record | None) -> int:
+    """The revision as of which limits hold, those of the limiter included: that nothing stored is above them was read
+    then, and a bucket that has seen a later one does not go back to them. Never 0, which is for limits of a call."""
+    return revision_of(revision) or 1
+
+
+def _policy(system: Record | None) -> OnUnavailable | None:
+    return system.value.get("on_unavailable") if system else None
+
+
+def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[ResolvedLimits]:
+    """The limits an acquire would obey, as `(limits, source)`, with the level of each in `sources`.
+
+    A level is entity, entity_default, resource, system or limiter. `source` is the most specific of them, or None.
+    """
+    shape = (yield from chain_plan(limiter, entity_id, resource, None)).shape
+    return ResolvedLimits(shape.levels[0].values(), shape.sources, shape.on_unavailable)
+
+
+# An entity's own
+
+
+def set_limits_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    limits: Sequence[Limit],
+    resource: str | None = None,
+    *,
+    inherit: bool = True,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[None]:
+    """Store an entity's limits on a resource, or (resource None) its default for all of them.
+
+    `inherit`: limits of other names come from the next level that has them; False: there are no others.
+    `expected_version`: fail with VersionConflict if the level does not have that version (any more).
+    """
+    edit = Edit(entity_level(limiter, entity_id, resource), level_value(limits, inherit), expected_version)
+    yield from write_limits_plan(limiter, [edit], actor=actor)
+
+
+def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
+    """The limits stored for an entity at exactly this level; [] if there are none."""
+    (record,) = yield from GetRecords([entity_level(limiter, entity_id, resource).key])
+    return stored_limits(record)
+
+
+def delete_limits_plan(
+    limiter: BaseLimiter,
+    entity_id: str,
+    resource: str | None = None,
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[bool]:
+    """Remove an entity's limits at this level. False if there were none."""
+    return (yield from _delete_plan(limiter, entity_level(limiter, entity_id, resource), expected_version, actor))
+
+
+def list_entities_with_custom_limits_plan(
+    limiter: BaseLimiter, resource: str | None, *, limit: int = 100, cursor: str | None = None
+) -> Plan[Page[str]]:
+    """Ids of the entities with limits of their own on a resource (None: with a default of their own)."""
+    resource = None if resource is None else check_resource(resource)
+    return (yield from _list_plan(keys.custom_prefix(limiter.namespace, resource), cursor, limit))
+
+
+# Of a resource
+
+
+def set_resource_defaults_plan(
+    limiter: BaseLimiter,
+    resource: str,
+    limits: Sequence[Limit],
+    *,
+    inherit: bool = True,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[None]:
+    """Store the limits on a resource of each entity that has none of these names itself."""
+    edit = Edit(resource_level(limiter, resource), level_value(limits, inherit), expected_version)
+    yield from write_limits_plan(limiter, [edit], actor=actor)
+
+
+def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[StoredLimits]:
+    """The limits stored for everyone on a resource; [] if there are none."""
+    (record,) = yield from GetRecords([resource_level(limiter, resource).key])
+    return stored_limits(record)
+
+
+def delete_resource_defaults_plan(
+    limiter: BaseLimiter, resource: str, *, expected_version: int | None = None, actor: str | None = None
+) -> Plan[bool]:
+    """Remove the limits of everyone on a resource. False if there were none."""
+    return (yield from _delete_plan(limiter, resource_level(limiter, resource), expected_version, actor))
+
+
+def list_resources_with_defaults_plan(
+    limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None
+) -> Plan[Page[str]]:
+    """Names of the resources that have defaults."""
+    return (yield from _list_plan(keys.resources_prefix(limiter.namespace), cursor, limit))
+
+
+# Of the system
+
+
+def set_system_defaults_plan(
+    limiter: BaseLimiter,
+    limits: Sequence[Limit],
+    on_unavailable: OnUnavailable | None = None,
+    *,
+    inherit: bool = True,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[None]:
+    """Store the limits that hold wherever no other level has their names, and what happens when the store is away.
+
+    It replaces both: without `on_unavailable` the limiters' own policy holds again. `inherit=False`: the limits that
+    limiters were made with do not hold.
+    """
+    value = level_value(limits, inherit)
+    if on_unavailable is not None:
+        value["on_unavailable"] = check_on_unavailable(on_unavailable)
+    yield from write_limits_plan(limiter, [Edit(system_level(limiter), value, expected_version)], actor=actor)
+
+
+def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[StoredLimits]:
+    """The limits stored for everyone everywhere; [] if there are none."""
+    (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
+    return stored_limits(record)
+
+
+def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable | None]:
+    """The outage policy stored with the system defaults."""
+    (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
+    return record.value.get("on_unavailable") if record else None
+
+
+def delete_system_defaults_plan(
+    limiter: BaseLimiter, *, expected_version: int | None = None, actor: str | None = None
+) -> Plan[bool]:
+    """Remove the limits of everyone everywhere, and the outage policy with them. False if there were none."""
+    return (yield from _delete_plan(limiter, system_level(limiter), expected_version, actor))
+
+
+# All levels
+
+
+def get_limits_version_plan(
+    limiter: BaseLimiter, entity_id: str | None = None, resource: str | None = None
+) -> Plan[int]:
+    """The version of the limits stored at exactly this level: of an entity, a resource or (neither) the system.
+
+    0 if there are none.
+    """
+    (record,) = yield from GetRecords([level_at(limiter, entity_id, resource).key])
+    return stored_limits(record).version
+
+
+def _delete_plan(limiter: BaseLimiter, level: Level, expected_version: int | None, actor: str | None) -> Plan[bool]:
+    (record,) = yield from write_limits_plan(limiter, [Edit(level, None, expected_version)], actor=actor)
+    return record is not None
+
+
+def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:
+    if not isinstance(limit, int) or limit < 1:
+        raise ValidationError(f"limit must be a whole number above zero, not {limit!r}")
+    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)  # their keys are all there is to know
+    return Page([keys.last_part(record.key) for record in page], page.cursor)

@@ -1,0 +1,219 @@
+"""Namespaces: a store may have any number of them, and nothing in one has to do with anything in another.
+
+A namespace registers itself when something is first taken or stored in it, not when it is looked at: a mistyped name
+leaves no trace. Deleting it only says that it must not be used any more: all that is in it stays, and recovering it
+brings it back. Purging a deleted one removes everything, in steps. Who dies in the middle leaves it marked, and it can
+still be purged, or recovered with what is left.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from ...core.errors import NamespaceNotFound, ValidationError, VersionConflict
+from ...core.names import check_namespace
+from ...core.records import ABSENT, Delete, Page, Put, Record
+from ...plan import CountStored, GetRecords, ListRecords, ListStored, Plan, Purge, SingleFlight, WriteRecords
+from .. import keys
+from ..base import BaseLimiter
+from ..observe.audit import Action, told
+
+Status: TypeAlias = Literal["active", "deleted", "purging"]
+KEPT_SECONDS = 60.0  # for so long a limiter believes that its namespace is there
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """`status`: only an active one can be used. `id`: another one each time the name is registered anew."""
+
+    name: str
+    id: str
+    status: Status
+    created_at: datetime
+    deleted_at: datetime | None
+
+    def as_dict(self) -> dict[str, Any]:
+        deleted_at = self.deleted_at and self.deleted_at.isoformat()
+        return {**asdict(self), "created_at": self.created_at.isoformat(), "deleted_at": deleted_at}
+
+
+def enter_plan(limiter: BaseLimiter, *, register: bool) -> Plan[None]:
+    """Make sure that the limiter's namespace is not deleted, and if it is to be used, that it is registered."""
+    if register:
+        yield from register_namespace_plan(limiter, limiter.namespace)
+    else:
+        (record,) = yield from GetRecords([keys.namespace_key(limiter.namespace)])
+        if record is None:
+            return
+        _check_active(record)
+    limiter._entered_until = time.monotonic() + KEPT_SECONDS
+
+
+def register_plan(limiter: BaseLimiter) -> Plan[None]:
+    """Before something is taken for the first time."""
+    if not limiter._entered_until:
+        yield from SingleFlight("register", partial(enter_plan, limiter, register=True))
+
+
+def register_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
+    """The namespace of a name, new or found. One that was deleted has to be recovered or purged first."""
+    key = keys.namespace_key(check_namespace(name))
+    while True:
+        (record,) = yield from GetRecords([key])
+        if record is not None:
+            return _check_active(record)
+        value = {"id": secrets.token_urlsafe(8), "status": "active", "created_at_ms": limiter._clock.now_ms()}
+        try:
+            yield from _write_plan(limiter, Put(key, {**value, "deleted_at_ms": None}, ABSENT), "registered", actor)
+        except VersionConflict:
+            continue  # someone else was faster
+
+
+def _check_active(record: Record) -> Namespace:
+    namespace = _namespace(record)
+    if namespace.status != "active":
+        raise NamespaceNotFound(
+            f"namespace {namespace.name!r} is deleted: recover_namespace() brings it back, purge_namespace() makes "
+            "room for a new one"
+        )
+    return namespace
+
+
+def get_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[Namespace]:
+    """A namespace by its name, a deleted one too, or NamespaceNotFound."""
+    return _namespace((yield from _read_plan(name)))
+
+
+def list_namespaces_plan(limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[Namespace]]:
+    """All namespaces of the store by name, deleted ones too."""
+    page = yield from ListRecords(keys.namespaces_prefix(), cursor, limit)
+    return Page([_namespace(record) for record in page], page.cursor, page.corrupt)
+
+
+def delete_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
+    """Let nobody use a namespace any more. What is in it stays until it is purged. Clients notice within a minute."""
+    record = yield from _read_plan(name)
+    if record.value["status"] != "active":
+        return _namespace(record)
+    value = record.value | {"status": "deleted", "deleted_at_ms": limiter._clock.now_ms()}
+    return (yield from _write_plan(limiter, Put(record.key, value, record.version), "deleted", actor))
+
+
+def recover_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
+    """Bring a deleted namespace back, with what is in it."""
+    record = yield from _read_plan(name)
+    if record.value["status"] == "active":
+        return _namespace(record)
+    value = record.value | {"status": "active", "deleted_at_ms": None}
+    return (yield from _write_plan(limiter, Put(record.key, value, record.version), "recovered", actor))
+
+
+def count_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[int]:
+    """How much is stored of a namespace, or of an orphan: rows of buckets, and records."""
+    if name not in (yield from list_orphans_plan(limiter)):
+        yield from _read_plan(name)
+    return (yield from CountStored(name))
+
+
+def purge_namespace_plan(limiter: BaseLimiter, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
+    """Remove a deleted namespace and all that is in it, for good. How much that was.
+
+    `confirm`: its name once more.
+    """
+    record = yield from _read_plan(name)
+    if record.value["status"] == "active":
+        raise ValidationError(f"namespace {name!r} is in use: delete it first, then purge it")
+    yield from _check_confirmed_plan(name, confirm)
+    value = record.value | {"status": "purging"}
+    yield from WriteRecords([Put(record.key, value, record.version)])
+    removed = 0
+    while some := (yield from Purge(name)):
+        removed += some
+        yield from _check_still_plan(record.key, record.version + 1)
+    gone = told(
+        limiter, "namespace.purged", before=record.value, after={"removed": removed}, actor=actor, namespace=name
+    )
+    yield from WriteRecords([Delete(record.key, record.version + 1), *gone])
+    limiter._left(name)
+    return removed
+
+
+def list_orphans_plan(limiter: BaseLimiter) -> Plan[list[str]]:
+    """What is stored under names that are not registered: left by clients that went on while it was purged."""
+    stored = yield from ListStored()
+    registered: set[str] = set()
+    cursor: str | None = None
+    while True:
+        page = yield from ListRecords(keys.namespaces_prefix(), cursor, even_corrupt=True)
+        registered |= {keys.last_part(record.key) for record in page}
+        cursor = page.cursor
+        if cursor is None:
+            return [name for name in stored if name not in registered]
+
+
+def purge_orphan_plan(limiter: BaseLimiter, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
+    """Remove what is stored under a name that is not registered. How much that was."""
+    if name not in (yield from list_orphans_plan(limiter)):
+        raise NamespaceNotFound(f"{name!r} is no orphan: list_orphans() lists them")
+    yield from _check_confirmed_plan(name, confirm)
+    yield from WriteRecords(told(limiter, "namespace.purged", actor=actor, namespace=name))
+    removed = 0
+    while some := (yield from Purge(name)):
+        removed += some
+    return removed
+
+
+def _check_confirmed_plan(name: str, confirm: str) -> Plan[None]:
+    if confirm != name:
+        count = yield from CountStored(name)
+        raise ValidationError(f"purging {name!r} removes {count:,} records and rows for good: confirm it with its name")
+
+
+def _check_still_plan(key: str, version: int) -> Plan[None]:
+    (record,) = yield from GetRecords([key])
+    if record is None or record.version != version:
+        raise VersionConflict(key)
+
+
+def _read_plan(name: str) -> Plan[Record]:
+    (record,) = yield from GetRecords([keys.namespace_key(check_namespace(name))])
+    if record is None:
+        raise NamespaceNotFound(f"namespace {name!r} does not exist: register_namespace() makes it")
+    return record
+
+
+def _write_plan(
+    limiter: BaseLimiter, change: Put, what: Literal["registered", "deleted", "recovered"], actor: str | None
+) -> Plan[Namespace]:
+    name = keys.last_part(change.key)
+    actions: Mapping[str, Action] = {
+        "registered": "namespace.registered",
+        "deleted": "namespace.deleted",
+        "recovered": "namespace.recovered",
+    }
+    event = told(limiter, actions[what], after={"status": change.value["status"]}, actor=actor, namespace=name)
+    yield from WriteRecords([change, *event])
+    if what != "registered":
+        limiter._left(name)
+    return _namespace(Record(change.key, change.value, (change.expected or ABSENT) + 1))
+
+
+def _namespace(record: Record) -> Namespace:
+    value = record.value
+    return Namespace(
+        name=keys.last_part(record.key),
+        id=value["id"],
+        status=value["status"],
+        created_at=_moment(value["created_at_ms"]),
+        deleted_at=None if value["deleted_at_ms"] is None else _moment(value["deleted_at_ms"]),
+    )
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc)

@@ -1,0 +1,122 @@
+"""What a change of stored limits would leave in force, before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ...core.limit import Limit
+from ...core.names import StoredId, check_resource
+from ...core.records import Record
+from ...plan import GetRecords, ListRecords, Plan
+from .. import keys
+from ..base import BaseLimiter, OnUnavailable
+from .levels import ResolvedLimits, Value, inherits, level_value, merge, stored_limits
+
+_AT_ONCE = 50  # resources that are read in one call
+
+Dropped: TypeAlias = "dict[str, list[str | None]]"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsPreview:
+    """What holds at a level, and what would.
+
+    `before`, `after`: for the entity on the resource. An entity's default is shown on a resource of which nothing is
+    stored, and levels of everyone for an entity of which nothing is.
+    `dropped`: names of limits that would no longer hold, each with the resources on which that is so; None stands for
+    those of which nothing is stored. An acquire that consumes such a name is an error from then on.
+    `version`: of the level. As `expected_version` it makes sure that the change does what the preview says.
+    """
+
+    before: ResolvedLimits
+    after: ResolvedLimits
+    dropped: Dropped
+    version: int
+
+
+def preview_limits_plan(
+    limiter: BaseLimiter,
+    entity_id: str | None = None,
+    resource: str | None = None,
+    limits: Iterable[Limit] | None = None,
+    *,
+    inherit: bool = True,
+    on_unavailable: OnUnavailable | None = None,
+) -> Plan[LimitsPreview]:
+    """What would hold if these limits were stored for an entity, a resource or (neither) the system; None: deleted."""
+    stored_id = None if entity_id is None else limiter._stored_id(entity_id)
+    resource = None if resource is None else check_resource(resource)
+    value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
+    places = _places(limiter, stored_id, resource)
+    at = next(index for index, place in enumerate(places) if place is not None)
+    records = yield from _read_plan(places)
+    before, after = _both(limiter, records, at, value)
+    dropped: Dropped = {name: [resource] for name in _gone(before, after)}
+    current = records[at]
+    if stored_id is not None and resource is None and _may_drop_more(current, value):
+        yield from _on_resources_plan(limiter, stored_id, records, value, dropped)
+    return LimitsPreview(before, after, dropped, stored_limits(current).version)
+
+
+def _places(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> list[str | None]:
+    """The keys of the levels that a place has, the most specific first."""
+    namespace = limiter.namespace
+    return [
+        keys.entity_limits_key(namespace, entity_id, resource) if entity_id is not None and resource else None,
+        keys.entity_limits_key(namespace, entity_id, None) if entity_id is not None else None,
+        keys.resource_limits_key(namespace, resource) if resource else None,
+        keys.system_limits_key(namespace),
+    ]
+
+
+def _read_plan(places: Sequence[str | None]) -> Plan[list[Record | None]]:
+    there = [place for place in places if place is not None]
+    found = dict(zip(there, (yield from GetRecords(there))))
+    return [None if place is None else found[place] for place in places]
+
+
+def _both(
+    limiter: BaseLimiter, records: Sequence[Record | None], at: int, value: Value | None
+) -> tuple[ResolvedLimits, ResolvedLimits]:
+    """As it is, and with this value at one of the levels."""
+    values: list[Value | None] = [record.value if record else None for record in records]
+    changed: list[Any] = [*values[:at], value, *values[at + 1 :]]
+    before, after = (
+        merge(some, limiter._limits).resolved((some[-1] or {}).get("on_unavailable")) for some in (values, changed)
+    )
+    return before, after
+
+
+def _gone(before: ResolvedLimits, after: ResolvedLimits) -> list[str]:
+    return [name for name in before.sources if name not in after.sources]
+
+
+def _may_drop_more(record: Record | None, value: Value | None) -> bool:
+    """Whether an entity's default may drop names on a resource that it drops nowhere else: those that only the resource
+    has, and those of the system, if the resource does not inherit them."""
+    stops = value is not None and not inherits(value)
+    if record is None:
+        return stops
+    names, left = ({limit["name"] for limit in level["limits"]} for level in (record.value, value or {"limits": []}))
+    return bool(names - left) or (stops and inherits(record.value))
+
+
+def _on_resources_plan(
+    limiter: BaseLimiter, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
+) -> Plan[None]:
+    """The same on each resource that has limits."""
+    _, default, _, system = records
+    prefix = keys.resources_prefix(limiter.namespace)
+    cursor: str | None = None
+    while True:
+        page = yield from ListRecords(prefix, cursor, _AT_ONCE)
+        own_keys = [keys.entity_limits_key(limiter.namespace, entity_id, keys.last_part(one.key)) for one in page]
+        own = yield from GetRecords(own_keys)
+        for everyones, mine in zip(page, own):
+            for name in _gone(*_both(limiter, [mine, default, everyones, system], 1, value)):
+                dropped.setdefault(name, []).append(keys.last_part(everyones.key))
+        cursor = page.cursor
+        if cursor is None:
+            return

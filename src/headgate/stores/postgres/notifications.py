@@ -1,0 +1,55 @@
+"""Learning who is next in a queue for slots (functions/queue.sql): a session that listens on a channel of its own.
+
+It holds a lock as long as it lives, so that others see whether it does. It needs a direct connection: behind PgBouncer
+in transaction mode there is none, unless the URL names one (`listen=`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from ...core.errors import RateLimiterUnavailable
+from ..notifications import Hearing, Listening
+from .connect import connect, say
+from .driver import DriverError, Line
+from .exchange import in_schema
+from .url import Settings
+
+
+class _Session:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.fd = line.fd
+
+    def news(self) -> Iterable[str]:
+        return self._line.notices()
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def hearing(settings: Settings, timeout_seconds: float) -> Hearing:
+    locks = in_schema("headgate.listener", settings.schema)
+
+    def listen(listener: str) -> Listening | None:
+        if settings.listen is None:
+            return None
+        deadline = time.monotonic() + timeout_seconds
+        line = connect(settings.listen, deadline, int(timeout_seconds * 1000))
+        try:
+            if not line.direct:
+                line.close()
+                return None
+            for statement in (
+                f"SELECT pg_advisory_lock_shared(hashtext('{locks}'), hashtext('{listener}'))",
+                f'LISTEN "{listener}"',
+            ):
+                if not isinstance(reply := say(line, statement.encode(), deadline), list):
+                    raise RateLimiterUnavailable(f"PostgreSQL cannot be listened to: {reply}")
+        except BaseException:
+            line.close()
+            raise
+        return _Session(line)
+
+    return Hearing(listen, (DriverError,), timeout_seconds)
