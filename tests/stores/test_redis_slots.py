@@ -475,3 +475,23 @@ def test_only_those_who_want_slots_are_told_apart() -> None:
         batch = encoder.encode([wished._replace(lease_id=lease_id) for lease_id in "abcde"], None)
         assert batch.arguments[2] == str(count), "keys"
         assert batch.repeatable is (wished is rates)
+
+
+@pytest.mark.parametrize("garbage", ["", "x", "\x93\x01\x02\x03", "\x94\x01\x02\x03\x04", "\xc0", "\x93\x01", "\xdb\xff", "(a list)"])
+def test_queue_that_cannot_be_read_is_an_empty_one(server: RedisServer, store: Store, garbage: str) -> None:
+    def take(lease_id: str, place_ms: int = 0) -> Answer:
+        request = Request(TAKE, ("n/e#r",), (Part(0, ONE, 1000),), lease_id=lease_id, place_ms=place_ms)
+        return store.settle([request], None)[0]
+
+    assert take("a" * 24).allowed
+    assert not take("b" * 24, place_ms=MINUTE_MS).allowed
+    queue = f"{HOLDERS}#waiting"
+    server.command("DEL", queue)
+    with server.client() as client:
+        if garbage == "(a list)":
+            client.rpush(queue, "x")
+        else:
+            client.set(queue, garbage.encode("latin-1"))
+    assert not take("c" * 24, place_ms=MINUTE_MS).allowed
+    store.settle([Request(FORCE, ("n/e#r",), (Part(0, ONE, -1000),), lease_id="a" * 24)], None)
+    assert take("c" * 24).allowed
