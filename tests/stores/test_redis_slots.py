@@ -477,7 +477,9 @@ def test_only_those_who_want_slots_are_told_apart() -> None:
         assert batch.repeatable is (wished is rates)
 
 
-@pytest.mark.parametrize("garbage", ["", "x", "\x93\x01\x02\x03", "\x94\x01\x02\x03\x04", "\xc0", "\x93\x01", "\xdb\xff", "(a list)"])
+@pytest.mark.parametrize(
+    "garbage", ["", "x", "\x93\x01\x02\x03", "\x94\x01\x02\x03\x04", "\xc0", "\x93\x01", "\xdb\xff", "(a list)"]
+)
 def test_queue_that_cannot_be_read_is_an_empty_one(server: RedisServer, store: Store, garbage: str) -> None:
     def take(lease_id: str, place_ms: int = 0) -> Answer:
         request = Request(TAKE, ("n/e#r",), (Part(0, ONE, 1000),), lease_id=lease_id, place_ms=place_ms)
