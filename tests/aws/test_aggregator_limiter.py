@@ -41,7 +41,7 @@ def used(play: Play, ns: str, entity_id: str, window: str) -> dict[str, float]:
 @pytest.mark.parametrize("shards", [1, 4])
 def test_usage_is_what_the_leases_consumed(play: Play, shards: int) -> None:
     """Refusals, corrections, rollbacks, and a parent that is charged with its children; by threads and processes."""
-    with SyncRateLimiter(play.url, namespace="team") as limiter:
+    with SyncRateLimiter(play.url, namespace="team", store_timeout=20.0) as limiter:
         limiter.setup()
         limiter.create_entity("org")
         for child in ("ann", "bob"):
@@ -62,7 +62,7 @@ def test_usage_is_what_the_leases_consumed(play: Play, shards: int) -> None:
         dice = random.Random(seed)
         total: Counter[tuple[str, str]] = Counter()
         child = ("ann", "bob")[seed % 2]
-        with SyncRateLimiter(play.url, namespace="team") as limiter:
+        with SyncRateLimiter(play.url, namespace="team", store_timeout=20.0) as limiter:
             for _ in range(12):
                 try:
                     with limiter.acquire(child, "api", {"rpm": 1, "tokens.per-day": dice.randint(1, 500)}) as lease:

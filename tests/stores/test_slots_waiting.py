@@ -92,12 +92,13 @@ class Calls:
 def test_a_waiting_acquire_makes_at_most_three_calls(server: Servers, kind: str) -> None:
     holder, waiter = (DRIVERS[each](server.url, store_timeout=10.0) for each in ("sync", kind))
     lease = holder.try_acquire(*WISH).lease
-    waiter.available("e", "r", [SLOTS])
+    assert not waiter.try_acquire(*WISH, max_wait=0.01)
+    eventually(lambda: server.listeners() == 1, "it listens, after its first wait")
     calls, decisions = Calls(), []
     waiter.watch(calls)
     thread = threading.Thread(target=lambda: decisions.append(waiter.try_acquire(*WISH, max_wait=PATIENCE_SECONDS)))
     thread.start()
-    eventually(lambda: server.listeners() == 1, "it listens")
+    eventually(lambda: calls.count, "it asks")
     time.sleep(1)  # in which one who polls would ask four times at least
     lease.commit()
     thread.join(PATIENCE_SECONDS)

@@ -21,6 +21,7 @@ from ...core.decide import Answer, Mode, Request, refund
 from ...core.errors import (
     UNANSWERED,
     HeadgateError,
+    LimiterClosed,
     PartlyAnswered,
     RateLimiterUnavailable,
     Unanswered,
@@ -35,6 +36,7 @@ log = logging.getLogger("headgate")
 MAX_BATCH = 512
 LOOK_AGAIN_SECONDS = 0.1  # a thread that waits, in case the one that should wake it was interrupted
 _NOT_SENT = -1
+_WITHDRAWN = (Mode.TAKE, Mode.PEEK)  # if its caller is gone before it is sent; all others land nevertheless
 _INTERRUPTED = "the call was interrupted in the thread that made it"
 
 
@@ -290,12 +292,7 @@ class TaskCoalescer:
         self._flights: set[asyncio.Task[None]] = set()
 
     async def settle(self, request: Request) -> Answer:
-        if (
-            self._alone
-            and not self._flying
-            and request.mode in (Mode.TAKE, Mode.PEEK)  # others land even if their caller is gone
-            and self._loop is asyncio.get_running_loop()
-        ):
+        if self._alone and not self._flying and request.mode in _WITHDRAWN and self._loop is asyncio.get_running_loop():
             return await self._fly_alone(request)
         entry = self._submit(request)
         try:
@@ -350,10 +347,14 @@ class TaskCoalescer:
         return loop
 
     async def drain(self, seconds: float) -> None:
-        """Before the store is closed: wait until all that was asked for has landed. `asyncio.gather` ends with the
-        first of its tasks that is cancelled, while the others still give back."""
+        """Before the store is closed: wait until what was sent, and what is given back, has landed. `asyncio.gather`
+        ends with the first of its tasks that is cancelled, while the others still give back."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
+        asking = [entry for entry in self._queue if entry.request.mode in _WITHDRAWN]
+        self._queue = [entry for entry in self._queue if entry.request.mode not in _WITHDRAWN]
+        for entry in asking:
+            entry.land(None, LimiterClosed("this RateLimiter was closed meanwhile; make a new one"))
         while self._loop is loop and (self._flights or self._flying) and loop.time() < until:
             if self._flights:
                 await asyncio.wait(self._flights, timeout=until - loop.time())
@@ -436,7 +437,7 @@ class TaskCoalescer:
                 entry.future.exception()  # it was seen, though its caller no longer waits for it
                 if entry.request.mode is Mode.TAKE and entry.answer is not None and entry.answer.allowed:
                     await self._submit(refund(entry.request)).landing()
-            elif not entry.sent and entry.request.mode in (Mode.TAKE, Mode.PEEK):
+            elif not entry.sent and entry.request.mode in _WITHDRAWN:
                 self._queue.remove(entry)
                 entry.over = True
         for entry in entries:
