@@ -86,6 +86,14 @@ def test_every_page_is_on_the_map() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - linked == {"index.md"}
 
 
+def test_glossary_is_sorted_and_every_term_leads_to_a_page() -> None:
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| .+\. \| (.*) \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) == (DOCS / "glossary.md").read_text().count("\n| **")
+    terms = [term for term, _ in rows]
+    assert terms == sorted(set(terms))
+    assert [term for term, page in rows if not LINK.search(page)] == []
+
+
 def test_the_map_of_the_code_is_true() -> None:
     """Every file that docs/architecture.md names is in its room."""
     room = ""
