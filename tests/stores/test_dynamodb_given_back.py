@@ -192,4 +192,4 @@ def _take_of(store: Any, shard: int, amount_milli: int) -> Any:
     (pool,) = yield from store._plans._buckets._cross_shard.pools_plan([place_of(store)], START_MS)
     ledger = pool.ledgers[shard]
     ledger.move(milli(1).parts[0], amount_milli, TAKE)
-    yield from store._plans._settler._writer.round_plan({ledger: ledger.write()}, [])
+    yield from store._plans._settler._writer.write_plan({ledger: ledger.write()}, [])

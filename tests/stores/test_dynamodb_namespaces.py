@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from dynamodb_tables import NOW, Driven, a_table
 
-from headgate import ValidationError
-from headgate.core.errors import NamespaceNotFound
+from headgate import Limit, ValidationError
+from headgate.core.decide import TAKE, Part, Request
+from headgate.core.errors import CorruptState, NamespaceNotFound, PartlyAnswered
 from headgate.stores.dynamodb.attributes import values_of
 from headgate.stores.dynamodb.exchange import Failed, Lost, Reply, Send
 from headgate.stores.dynamodb.namespaces import KEPT_SECONDS, Namespaces
+from headgate.stores.dynamodb.plans import Plans
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.versions import SCHEMA, Versions
 from headgate.testing.servers.dynamodb import Engine
@@ -208,3 +210,17 @@ def test_a_table_with_items_of_the_older_layout(driven: Driven, key: tuple[str, 
         with pytest.raises(ValidationError, match="headgate aws migrate"):
             driven.run(namespaces(driven).id_plan("acme"))
     assert list(driven.items()) == [key]
+
+
+def test_a_corrupt_namespace_leaves_the_other_requests_of_a_batch_answered(driven: Driven) -> None:
+    driven.run(namespaces(driven).id_plan("bad"))
+    (item,) = [item for item in driven.items().values() if item.get("namespace") == {"S": "bad"}]
+    driven.put(**{name: value for name, value in item.items() if name != "namespace_id"})
+    limit = Limit.per_minute("rpm", 5)
+    batch = [Request(TAKE, (f"{name}/e#r",), (Part(0, limit, 1000),)) for name in ("good", "bad", "good")]
+    with pytest.raises(PartlyAnswered) as partly:
+        driven.run(Plans(driven.deliver.settings).settle_plan(batch, NOW))
+    first, error, second = partly.value.results
+    assert isinstance(error, CorruptState)
+    assert error.record_key == "_/namespace#bad"
+    assert [answer.levels for answer in (first, second)] == [[(4000, 0)], [(3000, 0)]]

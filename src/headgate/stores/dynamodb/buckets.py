@@ -26,7 +26,7 @@ from .pool import Pool
 from .reads import read_items_plan
 from .rows import NEW, Row, bucket_of
 from .shards import if_no_shard, sharded_item
-from .slots import SlotShelf, listed
+from .slots import SlotSource, listed
 from .usage_counters import UsageCounters
 
 Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
@@ -38,16 +38,16 @@ class Buckets:
         deliver: Deliverer,
         namespaces: Namespaces,
         cache: Cache,
-        across: CrossShard,
-        slots: SlotShelf,
-        hours: UsageCounters,
+        cross_shard: CrossShard,
+        slots: SlotSource,
+        usage_counters: UsageCounters,
     ) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
         self._cache = cache
-        self._cross_shard = across
+        self._cross_shard = cross_shard
         self._slots = slots
-        self._usage_counters = hours
+        self._usage_counters = usage_counters
 
     # Listing
 
@@ -180,12 +180,7 @@ class Buckets:
     def _merge_plan(self, pool: Pool, now_ms: int) -> Plan[int]:
         rows = {ledger.place: ledger.row or NEW for ledger in pool.ledgers}
         count = pool.ledgers[0].shards
-        full = all(
-            state.v <= now_ms * state.limit.refill_milli and state.blocked_until_ms <= now_ms
-            for row in rows.values()
-            for state in row.states.values()
-        )
-        if not full or len(rows) != count:
+        if len(rows) != count or not all(_is_full(row, now_ms) for row in rows.values()):
             return 0
         conditions = {place: _if_unchanged(row) for place, row in rows.items()}
         done = yield from self._deliver.one_plan(self._empty_all(rows, count, conditions))
@@ -194,6 +189,13 @@ class Buckets:
         for place in rows:
             self._cache.forget(place)
         return 1
+
+
+def _is_full(row: Row, now_ms: int) -> bool:
+    return all(
+        state.v <= now_ms * state.limit.refill_milli and state.blocked_until_ms <= now_ms
+        for state in row.states.values()
+    )
 
 
 def _if_count(count: int) -> Condition:

@@ -35,11 +35,11 @@ _TRIES = 12
 
 class CrossShard:
     def __init__(
-        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, writer: Writer, hours: UsageCounters
+        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, writer: Writer, usage_counters: UsageCounters
     ) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
-        self._usage_counters = hours
+        self._usage_counters = usage_counters
         self._cache = cache
         self._writer = writer
 
@@ -73,7 +73,7 @@ class CrossShard:
 
     def _write_plan(self, ledgers: Sequence[Ledger], writes: Writes, now_ms: int) -> Plan[bool]:
         """All of it or nothing: whether it was done."""
-        news = yield from self._writer.round_plan(writes, [])
+        news = yield from self._writer.write_plan(writes, [])
         for ledger in ledgers:
             known = news[ledger].row if ledger in news else ledger.row
             if known is not None and known is not NEW:
@@ -105,7 +105,7 @@ class CrossShard:
                 taken.append((alone, place))
             levels |= zip(parts, answer.levels)
         in_order = [levels[part] for part in request.parts]
-        return Answer(request.mode is not RENEW, longest_of(in_order), in_order)
+        return Answer(request.mode is not RENEW, longest_wait(in_order), in_order)
 
     def _give_back_plan(self, taken: Sequence[tuple[Request, Place]], now_ms: int) -> Plan[None]:
         for request, place in taken:
@@ -144,25 +144,27 @@ class CrossShard:
 
 def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
     waits = [None if request.mode is RENEW else pools[part.level].wait_ms(part) for part in request.parts]
-    longest = None if None in waits else max((wait or 0 for wait in waits), default=0)
+    longest = longest_of(waits)
     allowed = request.mode not in (TAKE, RENEW) or (longest is not None and longest <= request.max_wait_ms)
-    if allowed:
-        for part, wait_ms in zip(request.parts, waits):
-            if request.mode is TAKE:
-                pools[part.level].take(part, wait_ms or 0, again=again)
-            else:
-                _apply(request, part, pools[part.level])
+    for part, wait_ms in zip(request.parts, waits) if allowed else ():
+        _apply(request, part, pools[part.level], wait_ms or 0, again=again)
     levels: list[Level] = [(pools[part.level].available_milli(part), wait) for part, wait in zip(request.parts, waits)]
     if request.mode is PEEK:
-        for pool in pools:
-            for ledger in pool.ledgers:
-                ledger.begin()
+        _forget(pools)
     return Answer(allowed, longest, levels)
 
 
-def _apply(request: Request, part: Part, pool: Pool) -> None:
-    """What is never refused."""
-    if request.mode is FORCE:
+def _forget(pools: Sequence[Pool]) -> None:
+    """A look decides nothing that is to be written."""
+    for pool in pools:
+        for ledger in pool.ledgers:
+            ledger.begin()
+
+
+def _apply(request: Request, part: Part, pool: Pool, wait_ms: int, *, again: bool) -> None:
+    if request.mode is TAKE:
+        pool.take(part, wait_ms, again=again)
+    elif request.mode is FORCE:
         pool.force(part)
     elif request.mode is LOWER:
         pool.lower(part)
@@ -176,10 +178,15 @@ def _only_limits(request: Request) -> Request:
     return request._replace(mode=FORCE, parts=tuple(part._replace(amount_milli=0) for part in request.parts))
 
 
-def longest_of(levels: Iterable[Level]) -> int | None:
+def longest_wait(levels: Iterable[Level]) -> int | None:
+    """Of all levels."""
+    return longest_of(wait_ms for _, wait_ms in levels)
+
+
+def longest_of(waits: Iterable[int | None]) -> int | None:
     """The longest wait of all, or None if one of them never ends."""
     longest = 0
-    for _, wait_ms in levels:
+    for wait_ms in waits:
         if wait_ms is None:
             return None
         longest = max(longest, wait_ms)

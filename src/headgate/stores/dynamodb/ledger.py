@@ -16,18 +16,18 @@ from .exchange import Item
 from .rows import Row
 
 if TYPE_CHECKING:
-    from .shelf import Shelf
+    from .source import Source
 
 
 class Ledger(ABC):
-    """What is believed of an item, and decided on that.
+    """The account of one item during a call: what is believed of it, what was decided on that, and the write for it.
 
     `fresh`: it comes from DynamoDB, in this call. `together`: it is to be written in a transaction. `insists`: only if
     it is what is believed, to the last digit. `throttled`: the last write of it was too much for DynamoDB. `vanished`:
     it was there before, and is not any more.
     """
 
-    shelf: Shelf  # where it was found, and what is learnt of it goes to
+    source: Source  # where it was found, and what is learnt of it goes to
     _base: Row
 
     def __init__(self, place: Place, row: Row | None, now_ms: int, seen_at_ms: Mapping[str, int] | None = None) -> None:

@@ -12,12 +12,11 @@ from .buckets import Buckets
 from .cache import Cache
 from .cross_shard import CrossShard
 from .deliver import Deliverer
-from .mixed import MixedSettler
 from .namespaces import Namespaces
 from .records import Records
 from .settle import Settler
 from .shards import Shards
-from .slots import SlotShelf
+from .slots import SlotSource
 from .stored import Stored
 from .table import Table
 from .url import Settings
@@ -32,22 +31,17 @@ class Plans:
         cache, writer = Cache(), Writer(deliver)
         self.namespaces = Namespaces(deliver)
         self.hours = UsageCounters(deliver)
-        across = CrossShard(deliver, self.namespaces, cache, writer, self.hours)
         self.shards = Shards(deliver, cache, self.hours)
-        self._settler = Settler(writer, self.namespaces, self.shards, across, self.hours)
-        slots = SlotShelf(deliver, cache)
-        self._mixed = MixedSettler(writer, self.namespaces, self.shards, across, self.hours, slots)
-        self._buckets = Buckets(deliver, self.namespaces, cache, across, slots, self.hours)
+        slots = SlotSource(deliver, cache)
+        cross_shard = CrossShard(deliver, self.namespaces, cache, writer, self.hours)
+        self._settler = Settler(writer, self.namespaces, self.shards, slots, cross_shard, self.hours)
+        self._buckets = Buckets(deliver, self.namespaces, cache, cross_shard, slots, self.hours)
         self._usage = Usage(deliver, self.namespaces, self.hours)
         self._records = Records(deliver, self.namespaces)
         self._stored = Stored(deliver, self.namespaces)
         self._table = Table(deliver)
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
-        for request in batch:
-            for part in request.parts:
-                if not part.limit.refill_milli:
-                    return self._mixed.settle_plan(batch, _given(now_ms))
         return self._settler.settle_plan(batch, _given(now_ms))
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:

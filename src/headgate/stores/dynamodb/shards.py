@@ -11,7 +11,7 @@ until the next one who finds no sibling makes it.
 Most requests are for one shard, chosen at random. One that is too large for it, or that it refuses, is decided on all
 of them and written in one transaction. Items with shards have no time to live, because none of them may be forgotten
 while the others are not; `sweep_plan` takes back those that are all full. A shard that was taken back may still be
-there, for what it has counted (hours.py); it is as if it were not.
+there, for what it has counted (usage_counters.py); it is as if it were not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.decide import LOWER, PEEK, PENALIZE, Part, Request
+from ...core.decide import Part
 from ...plan import Plan
 from . import keys
 from .attributes import attribute
@@ -31,7 +31,7 @@ from .deliver import Deliverer
 from .exchange import Failed, Item, Send
 from .ledger import Ledger
 from .rows import NEW, PREFIX, Row, has_buckets, read_limit, read_row, written_limit
-from .shelf import Shelf
+from .source import Source
 from .usage_counters import UsageCounters
 from .writer import News
 
@@ -39,11 +39,11 @@ PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB takes
 _TRIES = 5
 
 
-class Shards(Shelf):
-    def __init__(self, deliver: Deliverer, cache: Cache, hours: UsageCounters) -> None:
+class Shards(Source):
+    def __init__(self, deliver: Deliverer, cache: Cache, usage_counters: UsageCounters) -> None:
         super().__init__(cache)
         self._deliver = deliver
-        self._usage_counters = hours
+        self._usage_counters = usage_counters
         self._hot: dict[Place, None] = {}
         self._unfinished: dict[Place, None] = {}
 
@@ -59,7 +59,7 @@ class Shards(Shelf):
             place = max(shards, key=self._used) if gives else min(random.sample(shards, 2), key=self._used)
             seen = self.cache.get(place)
         found = BucketLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
-        found.shelf = self
+        found.source = self
         found.usage_ms = self._usage_counters.kept_ms
         return found
 
@@ -67,13 +67,6 @@ class Shards(Shelf):
         seen = self.cache.get(place)
         return (
             max((state.v // state.limit.refill_milli for state in seen.row.states.values()), default=0) if seen else 0
-        )
-
-    def concerns_all(self, request: Request, ledgers: Sequence[Ledger]) -> bool:
-        if all(ledger.shards == 1 for ledger in ledgers):
-            return False
-        return request.mode in (PEEK, PENALIZE, LOWER) or any(
-            abs(part.amount_milli) * ledgers[part.level].shards > part.limit.capacity_milli for part in request.parts
         )
 
     def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:

@@ -19,16 +19,16 @@ from .exchange import Failed, Send
 from .reads import read_items_plan
 from .rows import NEW, PREFIX, Row, has_buckets, read_row
 from .rows import SUFFIXES as BUCKET_SUFFIXES
-from .shelf import Shelf
 from .slot_items import PREFIX as SLOT_PREFIX
 from .slot_items import SUFFIXES, SlotPlace, WholeWrite, read_slots, slots_of, state_of_slots
 from .slot_ledger import SlotLedger
+from .source import Source
 
 _TRIES = 5
 _AT_ONCE = 25
 
 
-class SlotShelf(Shelf):
+class SlotSource(Source):
     """`buckets`: what was seen of the buckets beside them."""
 
     def __init__(self, deliver: Deliverer, buckets: Cache) -> None:
@@ -40,7 +40,7 @@ class SlotShelf(Shelf):
         seen = self.cache.get(place)
         ledger = SlotLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
         ledger.fresh = fresh and seen is not None
-        ledger.shelf = self
+        ledger.source = self
         return ledger
 
     # Before settling

@@ -25,10 +25,10 @@ from .usage_counters import MOVES, UsageCounters, day_of, shards_ever, sk_of_day
 
 
 class Usage:
-    def __init__(self, deliver: Deliverer, namespaces: Namespaces, hours: UsageCounters) -> None:
+    def __init__(self, deliver: Deliverer, namespaces: Namespaces, usage_counters: UsageCounters) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
-        self._usage_counters = hours
+        self._usage_counters = usage_counters
 
     def list_plan(
         self,

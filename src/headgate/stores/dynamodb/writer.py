@@ -43,7 +43,7 @@ class Writer:
         self._deliver = deliver
         self._statements = True  # until it turns out that the credentials do not allow them
 
-    def round_plan(self, writes: Writes, looks: Sequence[Ledger]) -> Plan[dict[Ledger, News]]:
+    def write_plan(self, writes: Writes, looks: Sequence[Ledger]) -> Plan[dict[Ledger, News]]:
         parcels = [*self._parcels(writes), *(_Look(self._deliver.table, ledger) for ledger in looks)]
         if not parcels:
             return {}
@@ -74,20 +74,25 @@ class Writer:
 
     def _parcels(self, writes: Writes) -> Iterator[_Parcel]:
         table = self._deliver.table
-        together = [ledger for ledger in writes if ledger.together]
+        together = {ledger: write for ledger, write in writes.items() if ledger.together}
         if 1 < len(together) <= TOGETHER:
-            yield _Transaction(table, {ledger: writes[ledger] for ledger in together})
-        else:
-            together = []
-        alone = {ledger: write for ledger, write in writes.items() if ledger not in together}
-        if self._statements and len(alone) > _FEW:
-            stated = {one: text for one, write in alone.items() if (text := write.statement(table)) is not None}
-            ledgers = list(stated)
-            for start in range(0, len(ledgers), _STATEMENTS):
-                yield _Statements({one: stated[one] for one in ledgers[start : start + _STATEMENTS]})
-            alone = {ledger: write for ledger, write in alone.items() if ledger not in stated}
+            yield _Transaction(table, together)
+            writes = {ledger: write for ledger, write in writes.items() if ledger not in together}
+        yield from self._alone(table, writes)
+
+    def _alone(self, table: str, alone: Writes) -> Iterator[_Parcel]:
+        stated = _stated(table, alone) if self._statements and len(alone) > _FEW else {}
+        ledgers = list(stated)
+        for start in range(0, len(ledgers), _STATEMENTS):
+            yield _Statements({one: stated[one] for one in ledgers[start : start + _STATEMENTS]})
         for ledger, write in alone.items():
-            yield _Update(table, ledger, write)
+            if ledger not in stated:
+                yield _Update(table, ledger, write)
+
+
+def _stated(table: str, writes: Writes) -> dict[Ledger, Mapping[str, Any]]:
+    """Those that can be statements."""
+    return {ledger: text for ledger, write in writes.items() if (text := write.statement(table)) is not None}
 
 
 class _Update(NamedTuple):

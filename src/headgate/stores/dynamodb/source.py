@@ -1,4 +1,4 @@
-"""What the rounds of settling know of their items, and what they learn of them."""
+"""Where the items of a round come from, and where what is learnt of them goes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from .rows import NEW
 from .writer import News
 
 
-class Shelf:
+class Source:
+    """The items of one kind, as they were last seen."""
+
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
 

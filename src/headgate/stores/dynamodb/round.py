@@ -1,0 +1,209 @@
+"""One round of a batch, in five phases.
+
+    believe    every item starts from what was last seen of it
+    decide     all requests in their order, on what is believed; for each item, one write that makes it so
+    write      all writes leave at once, and with them the reads of items of which too little is known
+    learn      a write that succeeded tells what the item was before; one whose condition failed, what it is
+    conclude   what was decided is applied again to what was learnt: the answers, or what needs another round
+
+A request on several items passes when all of its writes have succeeded. If only some do, the others are tried again
+with what they have told, and if it turns out to be refused, what was written is given back. If nothing is known of
+one of several items, all of them are read first and written in a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request
+from ...core.errors import UNANSWERED, ValidationError
+from ...plan import Plan
+from .conditional_writes import Write
+from .cross_shard import longest_wait
+from .job import Job
+from .ledger import Ledger
+from .namespaces import Moved, Namespaces
+from .writer import News, Writer
+
+
+class Round:
+    """`waiting`: the jobs that need another round. `wide`: those that concern all shards, and need no round."""
+
+    def __init__(self, jobs: Iterable[Job], writer: Writer, namespaces: Namespaces) -> None:
+        self._writer = writer
+        self._namespaces = namespaces
+        self.waiting: list[Job] = []
+        self.wide: list[Job] = []
+        self._jobs: list[Job] = []
+        for job in jobs:
+            (self.wide if job.concerns_all_shards else self._jobs).append(job)
+        self._ledgers = dict.fromkeys(ledger for job in self._jobs for ledger in job.ledgers)
+        self._writes: dict[Ledger, Write] = {}
+        self._news: dict[Ledger, News] = {}
+        self._waited_for: set[Ledger] = set()  # items that a job before still waits for: they say nothing to others yet
+
+    def run_plan(self) -> Plan[None]:
+        self.believe()
+        self.decide()
+        yield from self.write_plan()
+        yield from self.learn_plan()
+        self.conclude()
+
+    def believe(self) -> None:
+        for ledger in self._ledgers:
+            ledger.begin()
+
+    def decide(self) -> None:
+        for job in self._jobs:
+            _decide(job)
+        self._writes = {ledger: write for ledger in self._ledgers if (write := ledger.write())}
+
+    def write_plan(self) -> Plan[None]:
+        looks = [one for one in self._ledgers if one not in self._writes and one.source.looks_at(one)]
+        self._news = yield from self._writer.write_plan(self._writes, looks)
+
+    def learn_plan(self) -> Plan[None]:
+        for ledger in self._ledgers:
+            ledger.source.learn(ledger, self._news.get(ledger), self._writes.get(ledger))
+        for ns in {ledger.place.ns for ledger in self._ledgers if ledger.vanished}:
+            yield from self._check_plan(ns)
+        self._jobs = [job for job in self._jobs if not isinstance(job.error, Moved)]
+
+    def _check_plan(self, ns: str) -> Plan[None]:
+        """Whether a namespace still has this id. If it has another, its jobs are not concluded here."""
+        try:
+            yield from self._namespaces.check_plan(ns)
+        except UNANSWERED as error:
+            for job in self._jobs:
+                if any(ledger.place.ns == ns for ledger in job.ledgers):
+                    job.error = error
+
+    def conclude(self) -> None:
+        for job in self._jobs:
+            if not job.applied and job.concerns_all_shards:
+                self.wide.append(job)  # as it turns out
+            else:
+                self._conclude_one(job)
+        for ledger in self._ledgers:
+            ledger.source.cache.touch(ledger.place, ledger.seen_at_ms)
+
+    def _conclude_one(self, job: Job) -> None:
+        left = job.left()
+        self._take_in(job, left)
+        if self._is_refused(job, left):
+            job.answer = _not_applied(job.request, left)
+        if job.is_in_vain:
+            self.waiting[:0] = job.refunds()
+        if job.is_refused and any(ledger.shards > 1 for ledger in job.ledgers):
+            job.answer = None  # one shard refuses: all of them are asked
+            self.wide.append(job)
+        elif not job.over:
+            self.waiting.append(job)
+            self._waited_for.update(job.ledgers)
+
+    def _take_in(self, job: Job, left: dict[Ledger, list[Part]]) -> None:
+        """What became of the writes of a job."""
+        for ledger, parts in left.items():
+            news = self._news.get(ledger)
+            if news is not None and news.error is not None:
+                job.error = news.error
+            elif job.applied and self._is_done(job.request, ledger, parts):
+                job.done(ledger, parts)
+        if job.slow and job.applied and not job.over:
+            job.slow, job.raced = False, True
+
+    def _is_done(self, request: Request, ledger: Ledger, parts: Sequence[Part]) -> bool:
+        """Whether a request that passes is in the item: it was written, or changes nothing there."""
+        if ledger in self._writes:
+            return self._news[ledger].done
+        return ledger.fresh and ledger not in self._waited_for and ledger.stays(request, parts)
+
+    def _is_refused(self, job: Job, left: dict[Ledger, list[Part]]) -> bool:
+        """Whether it is certain that a job is refused, or what it sees if it only looks."""
+        looks = job.request.mode is PEEK
+        if job.over or job.applied or job.levels or not (job.decided or looks):
+            return False
+        if not left.keys().isdisjoint(self._waited_for):
+            return False
+        return all(self._is_certain(ledger, () if looks else parts) for ledger, parts in left.items())
+
+    def _is_certain(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
+        """Whether an item is known well enough for a refusal, and has the limits that these parts have brought."""
+        if ledger in self._writes:
+            return ledger.sure and self._news[ledger].done
+        return ledger.sure and not ledger.differs(parts)
+
+
+def _decide(job: Job) -> None:
+    """Decide on what is believed, and apply it. What has to be known better is said to be."""
+    mode, left = job.request.mode, job.left()
+    job.applied = job.decided = False
+    if mode is TAKE and len(left) > 1 and any(ledger.row is None for ledger in left):
+        job.slow = not job.raced
+    if _is_unsure(job, left):
+        for ledger in left:
+            ledger.must_look = ledger.held = True
+    elif mode is FORCE and any(ledger.source.overflows(ledger, parts) for ledger, parts in left.items()):
+        job.wide = True
+    else:
+        _apply(job, left)
+
+
+def _is_unsure(job: Job, left: Iterable[Ledger]) -> bool:
+    """Whether too little is known to decide on."""
+    mode = job.request.mode
+    if any(ledger.blind or ledger.held for ledger in left):
+        return True
+    if mode is PENALIZE or mode is LOWER:
+        return any(ledger.row is None for ledger in left)
+    return (job.slow or mode is PEEK) and not all(ledger.sure for ledger in left)
+
+
+def _apply(job: Job, left: dict[Ledger, list[Part]]) -> None:
+    job.decided = True
+    try:
+        job.applied = job.request.mode is not PEEK and _passes(job.request, left)
+    except ValidationError as error:
+        job.error = error
+    for ledger in left:
+        if not job.applied:
+            ledger.would_look = True
+        elif job.slow:
+            ledger.together = ledger.insists = True
+
+
+def _passes(request: Request, left: dict[Ledger, list[Part]]) -> bool:
+    """Whether it passes on all its items; then it has its effect on them."""
+    on_several = request.mode is TAKE and len(left) > 1
+    if on_several and not all(ledger.look(request, parts).allowed for ledger, parts in left.items()):
+        _reshape(left)
+        return False
+    answers = [ledger.apply(request, parts) for ledger, parts in left.items()]
+    return request.mode is RENEW or all(answer.allowed for answer in answers)
+
+
+def _reshape(left: dict[Ledger, list[Part]]) -> None:
+    """All that a refused request does."""
+    for ledger, parts in left.items():
+        for part in parts:
+            ledger.reshape(part)
+
+
+def _not_applied(request: Request, left: dict[Ledger, list[Part]]) -> Answer | None:
+    """The answer to one that was refused, or only looks; None to one that would pass after all."""
+    look = request._replace(mode=PEEK)
+    levels: dict[Part, Level] = {}
+    for ledger, parts in left.items():
+        levels |= zip(parts, ledger.look(look, parts).levels)
+    longest = longest_wait(levels.values())
+    looks = request.mode is PEEK
+    if not looks:
+        if longest is not None and longest <= request.max_wait_ms and not _wait_for_slots(levels):
+            return None
+        _reshape(left)
+    return Answer(looks, longest, [levels[part] for part in request.parts])
+
+
+def _wait_for_slots(levels: dict[Part, Level]) -> bool:
+    """Tokens can be had from the future, slots cannot."""
+    return any(wait_ms and part.limit.is_concurrent for part, (_, wait_ms) in levels.items())
