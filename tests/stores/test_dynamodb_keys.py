@@ -16,7 +16,7 @@ from headgate.limiter import keys as record_keys
 from headgate.stores.dynamodb import keys
 from headgate.stores.dynamodb.attributes import attribute, values_of
 from headgate.stores.dynamodb.documents import EXPIRES, home_of, namespace_of
-from headgate.stores.dynamodb.listing import shelf_of
+from headgate.stores.dynamodb.listing import partition_of
 
 NOW = 1_700_000_000_000
 NS = "abcdefghijk"
@@ -98,17 +98,17 @@ def test_a_list_finds_the_key_again(key: str) -> None:
     if key in ("n/revision", "n/limits#system"):
         return  # never listed
     home = home_of(key, NS)
-    shelf = shelf_of(key, NS)
-    assert f"n/{shelf.name(*home.item_key)}" == key
+    partition = partition_of(key, NS)
+    assert f"n/{partition.name(*home.item_key)}" == key
     places = {"PK": home.pk, "SK": home.sk, **home.indexes()}
-    assert places[f"{shelf.gsi}PK"] == shelf.pk
-    assert places[f"{shelf.gsi}SK"].startswith(shelf.sk)
+    assert places[f"{partition.gsi}PK"] == partition.pk
+    assert places[f"{partition.gsi}SK"].startswith(partition.sk)
 
 
 @pytest.mark.parametrize("prefix", ["n/child#", "n/limits#", "n/limits#sys", "n/custom#r", "n/audited#"])
 def test_prefixes_that_cannot_be_listed(prefix: str) -> None:
     with pytest.raises(ValidationError, match=prefix):
-        shelf_of(prefix, NS)
+        partition_of(prefix, NS)
 
 
 @given(st.lists(LIMITS, min_size=1, max_size=4, unique_by=lambda limit: limit.name), st.sampled_from(["allow", None]))

@@ -91,12 +91,10 @@ class BucketLedger(Ledger):
         if self.row is None and self._changed:
             self.must_look = True  # what it has changed from is not known
             return None
-        changed = {name for name, bucket in self._buckets.items() if bucket.changed}
-        if not changed:
+        if not any(bucket.changed for bucket in self._buckets.values()):
             self.must_look = self.must_look or (bool(self._insisted) and not self.fresh)
             return None
-        changed |= self._insisted
-        limits = [self._limit_write(name, bucket) for name, bucket in self._buckets.items() if name in changed]
+        limits = self._limit_writes()
         full_at_ms = max(self._full_at_ms(limit) for limit in limits)
         return ItemWrite(self.place, self.row, self.now_ms, full_at_ms, limits, self.usage_ms)
 
@@ -121,6 +119,13 @@ class BucketLedger(Ledger):
                 bucket.limit, limit.v, limit.at_ms, limit.revision, limit.written, blocked, consumed_milli
             )
         return row._replace(states=states, ttl=write.ttl or row.ttl, writes=row.writes + 1, used=used)
+
+    def _limit_writes(self) -> list[LimitWrite]:
+        return [
+            self._limit_write(name, bucket)
+            for name, bucket in self._buckets.items()
+            if bucket.changed or name in self._insisted
+        ]
 
     def _limit_write(self, name: str, bucket: Bucket) -> LimitWrite:
         total = self._sums.get(name, _Sum())

@@ -42,6 +42,20 @@ class Denied(ValidationError):
     """The credentials do not allow it."""
 
 
+class _Try:
+    """An operation that is tried until it has an outcome.
+
+    `in_doubt`: it was sent before, and perhaps done. That there are too many requests then says nothing of it.
+    """
+
+    __slots__ = ("in_doubt", "outcome", "send")
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.outcome: Outcome | None = None
+        self.in_doubt = False
+
+
 class Deliverer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -63,28 +77,23 @@ class Deliverer:
 
     def each_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Outcome]]:
         """One result for each, or why there is none."""
-        outcomes: list[Outcome | None] = [None] * len(sends)
-        waiting = list(range(len(sends)))
-        in_doubt: set[int] = set()  # sent before, and perhaps done: that there are too many requests says nothing of it
+        tries = [_Try(send) for send in sends]
+        waiting = tries
         pause = _FIRST_PAUSE
         for attempt in range(_TRIES):
-            replies = yield from Exchange([sends[place] for place in waiting])
-            again: list[int] = []
-            for place, reply in zip(waiting, replies):
-                if attempt and isinstance(reply, Lost) and reply.late and not reply.sent:
-                    continue  # why it was not done before says more
-                outcome = self._outcome(reply, expected - THROTTLED if place in in_doubt else expected)
-                outcomes[place] = outcome
-                if _is_in_doubt(reply):
-                    in_doubt.add(place)
-                if isinstance(outcome, RateLimiterUnavailable) and _may_go_again(sends[place], reply):
-                    again.append(place)
-            if not again or attempt == _TRIES - 1:
+            replies = yield from Exchange([one.send for one in waiting])
+            waiting = [one for one, reply in zip(waiting, replies) if self._goes_again(one, reply, expected)]
+            if not waiting or attempt == _TRIES - 1:
                 break
             yield from Sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, _LONGEST_PAUSE)
-            waiting = again
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [one.outcome for one in tries if one.outcome is not None]
+
+    def _goes_again(self, one: _Try, reply: Reply, expected: frozenset[str]) -> bool:
+        if one.outcome is None or not _is_too_late(reply):  # otherwise why it was not done before says more
+            one.outcome = self._outcome(reply, expected - THROTTLED if one.in_doubt else expected)
+        one.in_doubt = one.in_doubt or _is_in_doubt(reply)
+        return isinstance(one.outcome, RateLimiterUnavailable) and _may_go_again(one.send, reply)
 
     def _outcome(self, reply: Reply, expected: frozenset[str]) -> Outcome:
         if isinstance(reply, Lost):
@@ -129,6 +138,11 @@ class Deliverer:
 
 def _is_in_doubt(reply: Reply) -> bool:
     return reply.sent if isinstance(reply, Lost) else isinstance(reply, Failed) and reply.code in _UNKNOWN
+
+
+def _is_too_late(reply: Reply) -> bool:
+    """There was no time left to send it."""
+    return isinstance(reply, Lost) and reply.late and not reply.sent
 
 
 def _may_go_again(send: Send, reply: Reply) -> bool:

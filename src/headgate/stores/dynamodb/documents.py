@@ -308,13 +308,22 @@ class NamespaceHome(Home):
 def home_of(key: str, ns: str) -> Home:
     """Where the record of a key is kept, in a namespace with the id `ns`."""
     rest = name_in(key)
-    match rest.split("#"):
+    words = rest.split("#")
+    home = _limits_home(key, ns, words) or _entity_home(key, ns, words)
+    if home is not None:
+        return home
+    match words:
         case ["revision"]:
             return RevisionHome(key, ns)
-        case ["entity", entity_id] if entity_id:
-            return EntityHome(key, ns, entity_id)
-        case ["child", parent_id, entity_id] if parent_id and entity_id:
-            return ChildHome(key, ns, parent_id, entity_id)
+        case ["namespace", name] if name and ns == keys.REGISTRY:
+            return NamespaceHome(key, name)
+        case ["entity" | "child" | "limits" | "custom" | "audit" | "audited", _, *_]:
+            raise ValidationError(f"record key {key!r} is none that this store has a place for")
+    return OtherHome(key, ns, rest)
+
+
+def _limits_home(key: str, ns: str, words: list[str]) -> Home | None:
+    match words:
         case ["limits", "system"]:
             return LimitsHome(key, ns)
         case ["limits", "resource", resource] if resource:
@@ -323,15 +332,20 @@ def home_of(key: str, ns: str) -> Home:
             return EntityLimitsHome(key, ns, entity_id, resource)
         case ["custom", resource, entity_id] if entity_id:
             return CustomHome(key, ns, entity_id, resource)
+    return None
+
+
+def _entity_home(key: str, ns: str, words: list[str]) -> Home | None:
+    match words:
+        case ["entity", entity_id] if entity_id:
+            return EntityHome(key, ns, entity_id)
+        case ["child", parent_id, entity_id] if parent_id and entity_id:
+            return ChildHome(key, ns, parent_id, entity_id)
         case ["audit", event] if event:
             return AuditHome(key, ns, event)
         case ["audited", entity_id, event] if entity_id and event:
             return AuditHome(key, ns, event, entity_id)
-        case ["namespace", name] if name and ns == keys.REGISTRY:
-            return NamespaceHome(key, name)
-        case ["entity" | "child" | "limits" | "custom" | "audit" | "audited", _, *_]:
-            raise ValidationError(f"record key {key!r} is none that this store has a place for")
-    return OtherHome(key, ns, rest)
+    return None
 
 
 def namespace_of(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ an index names is read from the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...core.errors import ValidationError
@@ -15,13 +15,13 @@ from ...core.records import Page, Record
 from ...plan import Plan
 from . import keys
 from .deliver import Deliverer
-from .documents import Home, home_of, name_in, namespace_of
+from .documents import Home, ItemKey, home_of, name_in, namespace_of
 from .exchange import Attributes, Failed, Item, Send
 from .reads import read_items_plan
 
 
-class Shelf(NamedTuple):
-    """A partition, of an index or (gsi "") of the table itself, and how the sort key begins.
+class Partition(NamedTuple):
+    """One of an index or (gsi "") of the table itself, and how the sort key begins.
 
     `name` makes a record's name of an item's PK and SK.
     """
@@ -50,40 +50,55 @@ class Shelf(NamedTuple):
         }
 
     def position(self, home: Home) -> dict[str, Attributes]:
-        """Where a record stands on the shelf, whether it is still there or not."""
+        """Where a record stands in it, whether it is still there or not."""
         places = {"PK": home.pk, "SK": home.sk, **home.indexes()}
         wanted = {"PK", "SK", f"{self.gsi}PK", f"{self.gsi}SK"}
         return {attribute: {"S": place} for attribute, place in places.items() if attribute in wanted}
 
 
-def shelf_of(prefix: str, ns: str) -> Shelf:
-    match name_in(prefix).split("#"):
-        case ["entity", start]:
-            return Shelf(keys.GSI2, keys.gsi2_pk_entities(ns), start, lambda pk, sk: f"entity#{_id(pk)}")
-        case ["child", parent_id, start] if parent_id:
-            children = keys.gsi1_sk(start)
-            return Shelf(
-                keys.GSI1, keys.gsi1_pk(ns, parent_id), children, lambda pk, sk: f"child#{parent_id}#{_id(pk)}"
-            )
-        case ["custom", resource, start]:
-            with_limits = keys.gsi3_pk_config(ns, resource or keys.DEFAULT)
-            return Shelf(keys.GSI3, with_limits, start, lambda pk, sk: f"custom#{resource}#{_id(pk)}")
-        case ["limits", "resource", start]:
-            return Shelf(keys.GSI4, ns, keys.pk_resource(ns, start), lambda pk, sk: f"limits#resource#{_id(pk)}")
-        case ["limits", "entity", start]:
-            return Shelf(keys.GSI2, keys.gsi2_pk_configs(ns), start, _entity_limits)
-        case ["limits", "entity", entity_id, start] if entity_id:
-            return Shelf("", keys.pk_entity(ns, entity_id), keys.sk_config(start), _entity_limits)
-        case ["audit", start]:
-            return Shelf("", keys.pk_audit(ns), keys.sk_audit(start), lambda pk, sk: f"audit#{_last(sk)}")
-        case ["audited", entity_id, start] if entity_id:
-            of_entity = keys.pk_audit(ns, entity_id)
-            return Shelf("", of_entity, keys.sk_audited(start), lambda pk, sk: f"audited#{entity_id}#{_last(sk)}")
+def partition_of(prefix: str, ns: str) -> Partition:
+    words = name_in(prefix).split("#")
+    found = _of_limits(ns, words) or _of_entities(ns, words)
+    if found is not None:
+        return found
+    match words:
         case ["namespace", start] if ns == keys.REGISTRY:
-            return Shelf("", keys.pk_system(ns), keys.sk_namespace(start), lambda pk, sk: f"namespace#{_last(sk)}")
+            return Partition("", keys.pk_system(ns), keys.sk_namespace(start), lambda pk, sk: f"namespace#{_last(sk)}")
         case ["entity" | "child" | "custom" | "limits" | "audit" | "audited", _, *_]:
             raise ValidationError(f"records cannot be listed by the prefix {prefix!r} on this store")
-    return Shelf("", keys.pk_record(ns), keys.sk_record(name_in(prefix)), lambda pk, sk: sk.partition("#RECORD#")[2])
+    start = keys.sk_record(name_in(prefix))
+    return Partition("", keys.pk_record(ns), start, lambda pk, sk: sk.partition("#RECORD#")[2])
+
+
+def _of_limits(ns: str, words: list[str]) -> Partition | None:
+    match words:
+        case ["custom", resource, start]:
+            with_limits = keys.gsi3_pk_config(ns, resource or keys.DEFAULT)
+            return Partition(keys.GSI3, with_limits, start, lambda pk, sk: f"custom#{resource}#{_id(pk)}")
+        case ["limits", "resource", start]:
+            return Partition(keys.GSI4, ns, keys.pk_resource(ns, start), lambda pk, sk: f"limits#resource#{_id(pk)}")
+        case ["limits", "entity", start]:
+            return Partition(keys.GSI2, keys.gsi2_pk_configs(ns), start, _entity_limits)
+        case ["limits", "entity", entity_id, start] if entity_id:
+            return Partition("", keys.pk_entity(ns, entity_id), keys.sk_config(start), _entity_limits)
+    return None
+
+
+def _of_entities(ns: str, words: list[str]) -> Partition | None:
+    match words:
+        case ["entity", start]:
+            return Partition(keys.GSI2, keys.gsi2_pk_entities(ns), start, lambda pk, sk: f"entity#{_id(pk)}")
+        case ["child", parent_id, start] if parent_id:
+            children = keys.gsi1_sk(start)
+            return Partition(
+                keys.GSI1, keys.gsi1_pk(ns, parent_id), children, lambda pk, sk: f"child#{parent_id}#{_id(pk)}"
+            )
+        case ["audit", start]:
+            return Partition("", keys.pk_audit(ns), keys.sk_audit(start), lambda pk, sk: f"audit#{_last(sk)}")
+        case ["audited", entity_id, start] if entity_id:
+            of_entity = keys.pk_audit(ns, entity_id)
+            return Partition("", of_entity, keys.sk_audited(start), lambda pk, sk: f"audited#{entity_id}#{_last(sk)}")
+    return None
 
 
 def _id(pk: str) -> str:
@@ -103,21 +118,20 @@ def list_plan(
     deliver: Deliverer, ns: str, prefix: str, cursor: str | None, limit: int, now_ms: int
 ) -> Plan[Page[Record]]:
     """A page is full unless it is the last one. The cursor is the key of its last record."""
-    shelf = shelf_of(prefix, ns)
-    start = None if cursor is None else shelf.position(_home_of_cursor(cursor, prefix, ns))
+    partition = partition_of(prefix, ns)
+    start = None if cursor is None else partition.position(_home_of_cursor(cursor, prefix, ns))
     found: list[Record] = []
     while True:
         wanted = limit + 1 - len(found)
         reply = yield from deliver.one_plan(
-            Send("Query", shelf.parameters(deliver.table, start, wanted), repeatable=True)
+            Send("Query", partition.parameters(deliver.table, start, wanted), repeatable=True)
         )
         assert not isinstance(reply, Failed)
-        homes = [_home_of_row(row, shelf, prefix, ns) for row in reply["Items"]]
+        homes = [_home_of_row(row, partition, prefix, ns) for row in reply["Items"]]
         items = {home.item_key: row for home, row in zip(homes, reply["Items"])}
-        if shelf.gsi:
+        if partition.gsi:
             items = yield from read_items_plan(deliver, items)
-        records = [home.record(items.get(home.item_key), now_ms) for home in homes]
-        found += [record for record in records if record is not None]
+        found += _records(homes, items, now_ms)
         if len(found) > limit:
             return Page(found[:limit], found[limit - 1].key)
         start = reply.get("LastEvaluatedKey")
@@ -125,8 +139,14 @@ def list_plan(
             return Page(found)
 
 
-def _home_of_row(row: Item, shelf: Shelf, prefix: str, ns: str) -> Home:
-    name = shelf.name(row["PK"]["S"], row["SK"]["S"])
+def _records(homes: Sequence[Home], items: Mapping[ItemKey, Item], now_ms: int) -> list[Record]:
+    """Those that there are."""
+    records = [home.record(items.get(home.item_key), now_ms) for home in homes]
+    return [record for record in records if record is not None]
+
+
+def _home_of_row(row: Item, partition: Partition, prefix: str, ns: str) -> Home:
+    name = partition.name(row["PK"]["S"], row["SK"]["S"])
     return home_of(f"{namespace_of([prefix])}/{name}", ns)
 
 

@@ -25,12 +25,7 @@ def places_plan(
     """
     if entity_id is not None and resource is not None:
         return {Place(ns, entity_id, resource, 0): {keys.STATE, keys.SLOTS}}, None
-    if entity_id is not None:
-        index, pk, start = keys.GSI3, keys.gsi3_pk_entity(ns, entity_id), "BUCKET#"
-    elif resource is not None:
-        index, pk, start = keys.GSI2, keys.gsi2_pk(ns, resource), "BUCKET#"
-    else:
-        index, pk, start = keys.GSI4, ns, f"{ns}/BUCKET#"
+    index, pk, start = _index(ns, entity_id, resource)
     parameters: dict[str, Any] = {
         "TableName": deliver.table,
         "IndexName": index,
@@ -51,6 +46,15 @@ def places_plan(
                 found.setdefault(place, set()).add(kind)
     last = reply.get("LastEvaluatedKey")
     return found, _cursor(last) if last else None
+
+
+def _index(ns: str, entity_id: str | None, resource: str | None) -> tuple[str, str, str]:
+    """Which index to ask, its partition, and how the sort keys of buckets begin there."""
+    if entity_id is not None:
+        return keys.GSI3, keys.gsi3_pk_entity(ns, entity_id), "BUCKET#"
+    if resource is not None:
+        return keys.GSI2, keys.gsi2_pk(ns, resource), "BUCKET#"
+    return keys.GSI4, ns, f"{ns}/BUCKET#"
 
 
 def _cursor(last: Item) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, TAKE, Answer, Part, Request
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, TAKE, Answer, Mode, Part, Request
 from ...core.errors import ValidationError
 from ...core.limit import Limit
 from ...core.slots import Slots
@@ -71,12 +71,13 @@ class SlotLedger(Ledger):
                 )
 
     def _note(self, part: Part, limit: Limit, request: Request) -> None:
-        mode, name, lease_id = request.mode, limit.name, request.lease_id
         self._noted = True
-        if mode is PENALIZE:
-            self._changed.add(name)
-        if mode in (PENALIZE, LOWER) or not lease_id:
-            return
+        if request.mode is PENALIZE:
+            self._changed.add(limit.name)
+        if request.mode not in (PENALIZE, LOWER) and request.lease_id:
+            self._note_lease(limit.name, request.lease_id, request.mode)
+
+    def _note_lease(self, name: str, lease_id: str, mode: Mode) -> None:
         lease = name, lease_id
         if lease not in self._touched:
             state = self._base.states.get(name)
@@ -92,22 +93,27 @@ class SlotLedger(Ledger):
             self._most[name] = max(self._most.get(name, more), more)
 
     def write(self) -> Write | None:
-        entries = [
-            Entry(name, lease_id, before, self._slots[name].holders.get(lease_id))
-            for (name, lease_id), before in self._touched.items()
-        ]
         changed = self._moved | {name for name in self._changed if self._slots[name].changed}
         if not changed:
             self.must_look = self.must_look or (self._noted and not self.fresh)
             return None
+        return self._write(changed)
+
+    def _write(self, changed: Set[str]) -> Write:
         states = {name: state_of_slots(slots) for name, slots in self._slots.items() if name in changed}
         needed_ms = max(self._slots[name].full_at_ms() for name in changed) - self.now_ms
-        if self._commutes(entries):
-            assert self.row is not None
-            states |= {entry.name: state_of_slots(self._slots[entry.name]) for entry in entries}
-            rooms = {name: self._slots[name].limit.capacity_milli - most for name, most in self._most.items()}
-            return EntriesWrite(self.place, self.row, needed_ms, entries, states, rooms, self._repeatable)
-        return WholeWrite(self.place, self.row, needed_ms, states, self._repeatable)
+        entries = self._entries()
+        if self.row is None or not self._commutes(entries):
+            return WholeWrite(self.place, self.row, needed_ms, states, self._repeatable)
+        states |= {entry.name: state_of_slots(self._slots[entry.name]) for entry in entries}
+        rooms = {name: self._slots[name].limit.capacity_milli - most for name, most in self._most.items()}
+        return EntriesWrite(self.place, self.row, needed_ms, entries, states, rooms, self._repeatable)
+
+    def _entries(self) -> list[Entry]:
+        return [
+            Entry(name, lease_id, before, self._slots[name].holders.get(lease_id))
+            for (name, lease_id), before in self._touched.items()
+        ]
 
     def _commutes(self, entries: Sequence[Entry]) -> bool:
         """Whether it is enough that the entries are what they are believed to be, and that there is room."""

@@ -7,6 +7,7 @@ many items a hot bucket may be spread over at most, a power of two).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -15,6 +16,7 @@ from ...core.names import shown_url
 
 MAX_SHARDS = 64
 _OPTIONS = ("region", "endpoint_url", "profile", "shards")
+_SHARDS = [str(1 << n) for n in range(MAX_SHARDS.bit_length())]
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+")
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/.*)?")
@@ -48,37 +50,56 @@ def check_table(name: str) -> str:
     return name
 
 
-def read_url(url: str) -> Settings:
-    def wrong(why: str) -> ValidationError:
-        return ValidationError(f"store URL {_shown(url)!r} is not allowed: {why}")
+class _NotAllowed(Exception):
+    """Why a URL is not."""
 
+
+def read_url(url: str) -> Settings:
+    try:
+        table, options = _split(url)
+        _check_options(options)
+    except _NotAllowed as why:
+        raise ValidationError(f"store URL {_shown(url)!r} is not allowed: {why}") from None
+    shards = int(options.get("shards", MAX_SHARDS))
+    return Settings(table, options.get("region"), options.get("endpoint_url"), options.get("profile"), shards)
+
+
+def _split(url: str) -> tuple[str, dict[str, str]]:
+    """The table, and the options."""
     try:
         split = urlsplit(url)
         pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query))
     except ValueError:  # whose text may contain what the URL has to hide
-        raise wrong("after the ? come options, like region=eu-west-1&profile=me") from None
+        raise _NotAllowed("after the ? come options, like region=eu-west-1&profile=me") from None
     options = dict(pairs)
-    endpoint = options.get("endpoint_url")
-    if "@" in split.netloc or "@" in (endpoint or ""):
-        raise wrong("credentials come from the AWS configuration (profile=, the environment, a role), not from the URL")
+    if "@" in split.netloc or "@" in options.get("endpoint_url", ""):
+        raise _NotAllowed(
+            "credentials come from the AWS configuration (profile=, the environment, a role), not from the URL"
+        )
     if split.path.strip("/") or split.fragment or not _TABLE.fullmatch(split.netloc):
-        raise wrong("write dynamodb://table?region=eu-west-1; a table's name is 3 to 255 of A-Z a-z 0-9 _ . -")
+        raise _NotAllowed("write dynamodb://table?region=eu-west-1; a table's name is 3 to 255 of A-Z a-z 0-9 _ . -")
     if len(options) < len(pairs):
-        raise wrong("an option is given twice")
+        raise _NotAllowed("an option is given twice")
+    return split.netloc, options
+
+
+def _check_options(options: Mapping[str, str]) -> None:
     for option, value in options.items():
         if option not in _OPTIONS:
-            raise wrong(f"there is no option {option!r}, only {', '.join(_OPTIONS)}")
+            raise _NotAllowed(f"there is no option {option!r}, only {', '.join(_OPTIONS)}")
         if not value:
-            raise wrong(f"the option {option!r} is empty")
-    region = options.get("region")
+            raise _NotAllowed(f"the option {option!r} is empty")
+    _check_values(options)
+
+
+def _check_values(options: Mapping[str, str]) -> None:
+    region, endpoint, shards = (options.get(option) for option in ("region", "endpoint_url", "shards"))
     if region is not None and not _REGION.fullmatch(region):
-        raise wrong(f"region {region!r} is none: write it like eu-west-1")
+        raise _NotAllowed(f"region {region!r} is none: write it like eu-west-1")
     if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
-        raise wrong(f"endpoint_url {endpoint!r} must be like http://127.0.0.1:8000 or https://host")
-    shards = options.get("shards", str(MAX_SHARDS))
-    if shards not in [str(1 << n) for n in range(MAX_SHARDS.bit_length())]:
-        raise wrong(f"shards {shards!r} must be a power of two from 1 to {MAX_SHARDS}")
-    return Settings(split.netloc, region, endpoint, options.get("profile"), int(shards))
+        raise _NotAllowed(f"endpoint_url {endpoint!r} must be like http://127.0.0.1:8000 or https://host")
+    if shards is not None and shards not in _SHARDS:
+        raise _NotAllowed(f"shards {shards!r} must be a power of two from 1 to {MAX_SHARDS}")
 
 
 def _shown(url: str) -> str:
