@@ -38,7 +38,7 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
         self._plans = Plans(settings)
         super().__init__(self._plans)
-        self._wire = _Wire(settings, timeout_seconds)
+        self._wire = _AsyncWire(settings, timeout_seconds)
 
     @property
     def usage_ms(self) -> int:
@@ -49,10 +49,10 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
         self._plans.hours.kept_ms = kept_ms
 
     async def _run(self, plan: Plan[T]) -> T:
-        return await arun(plan, _Talk(self._wire).perform)
+        return await arun(plan, _AsyncTalk(self._wire).perform)
 
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        talk = _Talk(self._wire, to_the_end=True)
+        talk = _AsyncTalk(self._wire, to_the_end=True)
         try:
             answers = await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
         except PartlyAnswered as partly:
@@ -71,7 +71,7 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
         await self._wire.close()
 
 
-class _Wire:
+class _AsyncWire:
     """A client of aiobotocore. It belongs to an event loop, and is closed at its end at the latest."""
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
@@ -136,10 +136,10 @@ class _Steady(asyncio.Task[Any]):
         super().cancel()
 
 
-class _Talk:
+class _AsyncTalk:
     """One call of the store, with its deadline. `to_the_end`: it is not cancelled, but remembers that it was asked."""
 
-    def __init__(self, wire: _Wire, *, to_the_end: bool = False) -> None:
+    def __init__(self, wire: _AsyncWire, *, to_the_end: bool = False) -> None:
         self._wire = wire
         self._to_the_end = to_the_end
         self.cancelled: asyncio.CancelledError | None = None

@@ -99,7 +99,7 @@ class Entry(NamedTuple):
     after: Held | None
 
 
-class _Expression:
+class _SlotExpression:
     """`ttl`: that has to be written, or 0."""
 
     def __init__(self, row: Row | None, needed_ms: int) -> None:
@@ -146,7 +146,7 @@ class EntriesWrite(NamedTuple):
         return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"}, self.repeatable)
 
     def transact(self, table: str) -> dict[str, Any]:
-        expression = _Expression(self.row, self.needed_ms)
+        expression = _SlotExpression(self.row, self.needed_ms)
         if expression.ttl:
             expression.conditions.append("(attribute_not_exists(#ttl) OR #ttl < :ttl)")
         moved = dict.fromkeys(self.states, 0)
@@ -165,7 +165,7 @@ class EntriesWrite(NamedTuple):
                 expression.values[f":r{i}"] = attribute(self.rooms[name])
         return expression.parameters(table, self.place)
 
-    def _add_entry(self, expression: _Expression, j: int, entry: Entry) -> None:
+    def _add_entry(self, expression: _SlotExpression, j: int, entry: Entry) -> None:
         path = f"#h{list(self.states).index(entry.name)}.#e{j}"
         expression.names[f"#e{j}"] = entry.lease_id
         if entry.before is None:
@@ -198,7 +198,7 @@ class WholeWrite(NamedTuple):
         return Send("UpdateItem", {**self.transact(table), "ReturnValues": "ALL_NEW"}, self.repeatable)
 
     def transact(self, table: str) -> dict[str, Any]:
-        expression = _Expression(self.row, self.needed_ms)
+        expression = _SlotExpression(self.row, self.needed_ms)
         if self.row is not None and self.row.writes:
             expression.values[":ver"] = attribute(self.row.writes)
             expression.conditions.append("#ver = :ver")

@@ -26,7 +26,7 @@ from ..table import Table
 from ..versions import VERSION_KEY, Foreign, Found, Versions
 from .record import MigrationRecord, Noted
 from .source import Piece, Renamed, Source, key
-from .writes import Addition, Context, Write
+from .writes import Addition, Context, NewItem
 from .zae_convert import convert, differences
 from .zae_items import DERIVED, SCHEMAS, UNKNOWN
 
@@ -72,7 +72,7 @@ class MigrationRefused(ValidationError):
 class _Page(NamedTuple):
     counts: Counter[str]
     problems: list[str]
-    writes: list[Write | Addition]
+    writes: list[NewItem | Addition]
     carried: list[ItemKey]
     after: ItemKey | None
 

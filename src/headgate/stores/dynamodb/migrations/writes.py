@@ -22,7 +22,7 @@ class Context(NamedTuple):
     parents: Mapping[str, Mapping[str, Any]] = {}
 
 
-class Write(NamedTuple):
+class NewItem(NamedTuple):
     """An item that is not there yet."""
 
     item: Mapping[str, Attributes]

@@ -22,7 +22,7 @@ from ..attributes import item_of
 from ..conditional_writes import Place, time_to_live
 from ..rows import PREFIX, used_name, written_limit
 from ..usage_counters import MOVES
-from .writes import Addition, Context, Write, moment_ms
+from .writes import Addition, Context, NewItem, moment_ms
 from .zae_items import Group
 from .zae_limits import names_in, of_bucket
 
@@ -84,7 +84,7 @@ def _of_all_limits(fields: Mapping[str, Any], but: set[str]) -> Iterator[_Shard]
         yield _Shard(of_bucket(name, fields), fields[f"b_{name}_tk"], fields["rf"], shards)
 
 
-def usage_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[Write | Addition]:
+def usage_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem | Addition]:
     """The hours of a day, but for the first: zae-limiter adds that one, its day and its month up under one key."""
     resource, day = group.part.split("#")
     start_ms = moment_ms(f"{day}T00:00:00Z")
@@ -110,4 +110,4 @@ def usage_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Cont
     }
     # The item of the buckets says that there are such hours, even if all buckets are full.
     told = item_of({"shard_count": 1, MOVES: 1, "ttl": time_to_live(None, KEPT_MS)})
-    return [Write(item_of({**hours, **used})), Addition({**place.key, **place.fixed(), **told})]
+    return [NewItem(item_of({**hours, **used})), Addition({**place.key, **place.fixed(), **told})]

@@ -16,7 +16,7 @@ from ....core.names import check_entity_id, check_resource
 from ....core.units import MILLI
 from ..attributes import attribute
 from ..documents import EntityLimitsHome, LimitsHome
-from .writes import Context, Write
+from .writes import Context, NewItem
 from .zae_items import DEFAULT, Group
 
 # How attributes with the numbers of a limit end, and what they were called when a limit was an item of its own.
@@ -24,7 +24,7 @@ _CONFIG = {"cp": "capacity", "bx": "burst", "ra": "refill_amount", "rp": "refill
 _BUCKET = {"cp": "capacity_milli", "bx": "burst_milli", "ra": "refill_amount_milli", "rp": "refill_period_ms"}
 
 
-def limits_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[Write]:
+def limits_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
     value: dict[str, Any] = {"limits": [limit.as_dict() for limit in _limits(found)]}
     for fields in found:
         value |= {"on_unavailable": fields["on_unavailable"]} if fields.get("on_unavailable") else {}
@@ -32,7 +32,7 @@ def limits_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Con
         return []
     # No other level counts beside this one.
     alone = {"inherit": attribute(False)} if value["limits"] else {}
-    return [Write({**_home(group, context.ns).item(value, 1), **alone})]
+    return [NewItem({**_home(group, context.ns).item(value, 1), **alone})]
 
 
 def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
