@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.core.decide import Answer, Mode, Part, Request
-from headgate.limiter.acquire.coalesce import ThreadCoalescer
+from headgate.limiter.acquire.coalesce import TaskCoalescer, ThreadCoalescer
 from headgate.limiter.single_flight import ThreadSingleFlight
 
 LIMIT = Limit.custom("x", 1_000_000, 0.001, 366 * 86_400)  # as good as no refill
@@ -24,7 +26,7 @@ IN_TIME = 20.0
 WATCHED = ("coalesce.py", "single_flight.py", "store.py", "locks.py")
 
 
-class Interrupt(BaseException):
+class Interrupt(KeyboardInterrupt):
     """What a signal handler raises."""
 
 
@@ -232,3 +234,36 @@ def test_child_forked_while_threads_acquire_can_acquire(scheme: str, tmp_path: P
             stop.set()
             for thread in threads:
                 thread.join()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_flight_of_tasks_interrupted_at_any_moment_leaves_no_task_waiting(together: bool) -> None:
+    """A second Ctrl-C is raised amid whatever runs in the event loop, be it the flight that all of them wait for."""
+    step, interrupted = 1, True
+    while interrupted:
+        store = CountingStore()
+
+        async def settle(batch: Sequence[Request], store: CountingStore = store) -> list[Answer]:
+            await asyncio.sleep(0)
+            return store.settle(batch)
+
+        coalescer = TaskCoalescer(settle, together=together)
+
+        async def ask(coalescer: TaskCoalescer = coalescer) -> None:
+            asked = (coalescer.settle(take()) for _ in range(3))
+            await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), IN_TIME)
+
+        loop = asyncio.new_event_loop()
+        first = loop.create_task(ask())
+        try:
+            interrupted = interrupted_at(step, lambda loop=loop, first=first: loop.run_until_complete(first))  # type: ignore[misc]
+            loop.run_until_complete(asyncio.wait([first], timeout=IN_TIME))
+            assert first.done(), step
+            with suppress(BaseException):
+                first.result()
+            loop.run_until_complete(ask())
+            loop.run_until_complete(coalescer.drain(IN_TIME))
+        finally:
+            loop.close()
+        step += 1
+    assert step > 20

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from ...core.decide import Answer, Mode, Request, refund
 from ...core.errors import (
@@ -355,11 +356,13 @@ class TaskCoalescer:
         self._queue = [entry for entry in self._queue if entry.request.mode not in _WITHDRAWN]
         for entry in asking:
             entry.land(None, LimiterClosed("this RateLimiter was closed meanwhile; make a new one"))
-        while self._loop is loop and (self._flights or self._flying) and loop.time() < until:
-            if self._flights:
-                await asyncio.wait(self._flights, timeout=until - loop.time())
-            else:  # one flies alone, in a task of its caller's
+        while self._loop is loop and loop.time() < until:
+            if flights := [flight for flight in self._flights if not flight.done()]:
+                await asyncio.wait(flights, timeout=until - loop.time())
+            elif self._flying:  # one flies alone, in a task of its caller's
                 await asyncio.sleep(0.001)
+            else:
+                break
 
     def _submit(self, request: Request) -> _TaskEntry:
         loop = self.enter()
@@ -370,23 +373,30 @@ class TaskCoalescer:
         return entry
 
     def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._flying = True
-        flight = loop.create_task(self._fly())
+        aboard: list[_TaskEntry] = []
+        flight = loop.create_task(self._fly(aboard))
+        flight.add_done_callback(partial(self._ended, aboard))
         self._flights.add(flight)  # the loop itself holds tasks only weakly
-        flight.add_done_callback(self._ended)
+        self._flying = True  # last: an interrupt before it leaves the next one free to launch
 
-    def _ended(self, flight: asyncio.Task[None]) -> None:
+    def _ended(self, aboard: Sequence[_TaskEntry], flight: asyncio.Task[None]) -> None:
+        """If it was cancelled before it began, or interrupted (KeyboardInterrupt), others must not wait for it."""
         self._flights.discard(flight)
-        if flight.cancelled():  # before it began
+        if flight.cancelled() or flight.exception() is not None:
+            for entry in aboard:
+                if entry not in self._queue and not (entry.over and entry.future.done()):
+                    entry.land(entry.answer, None if entry.answer else RateLimiterUnavailable(_INTERRUPTED))
             self._flying = False
             if self._queue:
                 self._launch(flight.get_loop())
 
-    async def _fly(self) -> None:
+    async def _fly(self, aboard: list[_TaskEntry]) -> None:
+        """`aboard`: those that it carries just now, for the case that it is interrupted."""
         size = MAX_BATCH if self._together else 1
         closing = False
         while self._queue:
-            batch, self._queue = self._queue[:size], self._queue[size:]
+            aboard[:] = batch = self._queue[:size]
+            self._queue = self._queue[size:]
             for entry in batch:
                 entry.sent = True
             self._alone = self._together and len(batch) == 1
