@@ -93,7 +93,7 @@ class Engine(Generic[L]):
         return [what for what, waits in given.items() if waits]
 
     def simple(self, call: Call) -> Charge | None:
-        """The short cut past the plan, for the call that most calls are: under one rule, and nobody has to be asked."""
+        """The fast path for the most common call: one rule applies, and no plan or stored rule must be read."""
         book = self._book
         if book.plans is not None or not self._plain or (self._stored is not None and self._stored.is_due):
             return None

@@ -161,7 +161,7 @@ class BaseLimiter(ABC):
 
     @property
     def watchers(self) -> Watchers:
-        """Those who count what it does. An adapter tells them what it alone knows."""
+        """The registered watchers. An HTTP adapter reports misconfigured rules to them."""
         return self._watchers
 
     @property

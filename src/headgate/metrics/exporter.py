@@ -114,7 +114,7 @@ class Metrics(ABC):
         self._requests(requests)
 
     def misconfigured(self, rule: str, cause: str) -> None:
-        """Rules and causes are the operator's: there are as many as there are rules, whoever calls."""
+        """The labels are rules and causes, which the operator defines: callers cannot add new ones."""
         count = self._misconfigured.get((rule, cause))
         if count is None:
             count = self._misconfigured[rule, cause] = self._record(MISCONFIGURED, (*_own(self.limiter), rule, cause))

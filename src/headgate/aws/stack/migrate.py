@@ -30,8 +30,9 @@ def migrate_table(
     """Copy the table `name`, one of zae-limiter's, into `to_table` (`name` and "-headgate", unless it says otherwise).
 
     None if there is nothing to do: the table is headgate's already, or empty. MigrationRefused, before anything is
-    written, if not all of it can be carried; `force` goes on without the rest. The table `name` is not written to, but
-    with `in_place`: then nobody may use it meanwhile, or with zae-limiter afterwards. Interrupted, run it again.
+    written, if not all of it can be carried; `force` goes on without the rest. The table `name` is only
+    read, unless `in_place`: then stop all its clients first, and do not use it with zae-limiter afterwards. If the
+    migration is interrupted, run it again.
 
     `namespace`: for what was written before zae-limiter had namespaces. `cascade`: of entities with a parent that were
     written before entities said so themselves. Region and profile, if not given, are those of the AWS configuration.

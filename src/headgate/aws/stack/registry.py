@@ -43,7 +43,7 @@ class Registry:
                 return
 
     def layout(self) -> int | None:
-        """The number of the layout; 0 if the items are not headgate's, None if nobody has used the table yet."""
+        """The number of the layout; 0 if the items are not headgate's, None if the table is empty."""
         version = self._run(self._versions.read_plan())
         return 0 if isinstance(version, Foreign) else None if version is None else version.schema
 
