@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,8 +37,18 @@ def started(place: Place, work: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def ends(process: subprocess.Popen[str]) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)
+    return process.returncode is not None
+
+
 def interrupt(place: Place, times: int, chance: random.Random) -> None:
-    """It is over in time, whatever it was at."""
+    """It is over in time, whatever it was at.
+
+    More than one interrupt may be raised inside the event loop, which then forgets the task it was about to wake
+    (of any program: no library can see it). A person presses the keys again, and so does this.
+    """
     with started(place, "gather") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "asking\n"
@@ -46,7 +56,13 @@ def interrupt(place: Place, times: int, chance: random.Random) -> None:
         for _ in range(times):
             process.send_signal(signal.SIGINT)
             time.sleep(chance.uniform(0, 0.002))
-        assert process.wait(PATIENCE_SECONDS) != 0
+        if times == 1:
+            assert process.wait(PATIENCE_SECONDS) != 0
+        for _ in range(int(PATIENCE_SECONDS)):
+            if ends(process):
+                break
+            process.send_signal(signal.SIGINT)
+        assert process.returncode not in (None, 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
