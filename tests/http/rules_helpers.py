@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from headgate import ValidationError
-from headgate.http.document import DocumentError
-from headgate.http.files import load_rules
+from headgate.files import DocumentError
+from headgate.http.rules_file import load_rules
 
 
 def reference(pattern: str, path: str) -> dict[str, str] | None:

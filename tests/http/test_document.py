@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rules_helpers import assert_like, problems
 
 from headgate import ValidationError
-from headgate.http.document import DocumentError, Node, read_document
-from headgate.http.files import load_rules
+from headgate.files import DocumentError, Node, read_document
+from headgate.http.rules_file import load_rules
 
 WORDS = st.sampled_from(["a", "b", "true", "x y", "", "*", "#", "a.b", "é", "\"'", "'", "\\", "[", "=", "- a: b", "7"])
 LINES = st.sampled_from(["a\nb", "\n", 'x\n"""\n\\ \n"', '""', "a\n[b]\n c = 1\n"])
@@ -176,7 +176,7 @@ def test_a_message_has_an_end(tmp_path: Path) -> None:
 def test_without_the_parser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str, text: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"headgate.http.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"headgate.files.{module}", raising=False)
     for parser in ("yaml", "tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, parser, None)
     with pytest.raises(ValidationError, match=rf"{text}: pip install 'headgate\[http\]'"):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rules_helpers import PATTERNS, assert_like, problems
 
 from headgate import Limit
-from headgate.http.document import DocumentError
-from headgate.http.files import RulesFile, load_rules
+from headgate.files import DocumentError
 from headgate.http.rules import Per, Rule, read_limits
+from headgate.http.rules_file import RulesFile, load_rules
 
 YAML = """\
 # who may do how much

@@ -10,7 +10,7 @@ import pytest
 from service_process import TOKENS, Api, ServeProcess, check_answer, inside
 
 from headgate import ValidationError
-from headgate.http.document import DocumentError
+from headgate.files import DocumentError
 from headgate.service.app import OPERATIONS, create_app
 from headgate.service.operations import Operation
 from headgate.service.token_file import load_tokens

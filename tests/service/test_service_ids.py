@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from service_process import TOKENS, Api, ServeProcess, check_answer, inside
 
-from headgate.http.files import RulesFile
 from headgate.http.rules import Rule, Rules
+from headgate.http.rules_file import RulesFile
 from headgate.service.app import OPERATIONS, create_app
 from headgate.service.operations import Operation
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from ..core.errors import ValidationError
 from ..core.names import check_resource
 from ..core.records import ABSENT
-from ..http.document import DocumentError
+from ..files import DocumentError
 from ..http.plans import ANY_RULE, Plans
 from ..http.rules import Rule, Rules
 from ..limiter.base import BaseLimiter

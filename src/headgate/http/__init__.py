@@ -3,17 +3,17 @@
 What a framework or a client library is needed for has a module of its own: `fastapi`, `flask`, `django`, `clients`.
 """
 
+from ..files import DocumentError
 from .addresses import Addresses
 from .answer import Refusal
 from .asgi import RateLimitMiddleware
 from .call import Call
-from .document import DocumentError
 from .engine import Engine
-from .files import RulesFile, load_rules
 from .identity import Identity, bearer, header
 from .limits import read_limits
 from .plans import Plans
 from .rules import Match, Rule, Rules
+from .rules_file import RulesFile, load_rules
 from .wsgi import RateLimitWsgiMiddleware
 
 __all__ = [

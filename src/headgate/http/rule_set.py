@@ -16,9 +16,9 @@ from ..limiter.base import BaseLimiter
 from ..plan import GetRecords, Plan
 from .costs import amounts
 from .failures import BadRules
-from .files import load_rules
 from .plans import Plans, Provider
 from .rules import Rule, Rules
+from .rules_file import load_rules
 from .steps import AWAY, ReadRecords
 
 log = logging.getLogger("headgate")

@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 
 from ..core.errors import ValidationError
-from ..http.files import RulesFile, load_rules
 from ..http.rule_set import STORED
+from ..http.rules_file import RulesFile, load_rules
 from .app import App
 from .bounds import MAX_REQUESTS
 from .envoy.descriptors import Descriptors

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from ..core.errors import HeadgateError, ValidationError
 from ..core.limit import Limit
 from ..http.engine import AsyncGate, Engine
-from ..http.files import RulesFile
 from ..http.identity import Identity
 from ..http.limits import read_limits
 from ..http.plans import Plans
 from ..http.rule_set import STORED
 from ..http.rules import Rules
+from ..http.rules_file import RulesFile
 from ..limiter import RateLimiter
 from .auth_failures import AuthFailures, Door
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import ValidationError
 from ..core.names import check_entity_id, check_namespace
-from ..http.document import Node, read_document
+from ..files import Node, read_document
 from .tokens import LEAST_CHARACTERS, Token, Tokens, hashed, read_scopes
 
 _SHA256 = re.compile("[0-9a-f]{64}")

@@ -14,7 +14,7 @@ from envoy_proxy import Client, EnvoyProxy, Guide, Loop, Service, Upstream
 
 from headgate import RateLimiter
 from headgate.http.answer import DEFAULT_HEADERS
-from headgate.http.files import load_rules
+from headgate.http.rules_file import load_rules
 from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
 from headgate.service.envoy.files import SECTION, read_descriptors
 from headgate.testing import ManualClock

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit, ValidationError
-from headgate.http.document import DocumentError
-from headgate.http.files import load_rules
+from headgate.files import DocumentError
+from headgate.http.rules_file import load_rules
 from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
 from headgate.service.envoy.files import SECTION, read_descriptors
 

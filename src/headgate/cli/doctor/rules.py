@@ -7,9 +7,9 @@ from functools import partial
 from itertools import chain, islice
 
 from ...core.errors import NamespaceNotFound, ValidationError
-from ...http.files import load_rules
 from ...http.rule_set import stored_book_plan
 from ...http.rules import Rule, Rules
+from ...http.rules_file import load_rules
 from ...limiter import SyncRateLimiter
 from ...limiter.bind import blocking
 from ...stores.health import Finding, Verdict

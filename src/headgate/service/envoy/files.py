@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...core.units import tokens_to_milli
-from ...http.document import Node
+from ...files import Node
 from ...http.fields import check_flag, check_priority
 from .descriptors import (
     DescriptorRule,

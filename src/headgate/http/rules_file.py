@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from ..core.limit import Limit
-from .document import Node, read_document
+from ..files import Node, read_document
 from .fields import check_bad_cost, check_cost, check_flag, check_id, check_per, check_priority, read_method
 from .limits import read_limits
 from .pattern import Pattern
