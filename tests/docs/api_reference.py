@@ -51,10 +51,10 @@ arguments, and are not. `acquire`, `slot` and `acquire_many` are used with `asyn
 
 def reference() -> str:
     """The whole page."""
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(_slot_queues())).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(_lines())).rstrip() + "\n"
 
 
-def _slot_queues() -> Iterator[str]:
+def _lines() -> Iterator[str]:
     yield INTRODUCTION
     for name in MODULES:
         module = importlib.import_module(name)
@@ -259,8 +259,9 @@ def _aliases(values: Any) -> Iterator[tuple[str, str]]:
         for function in [*members, *([value] if value.__name__ not in GIVEN else [])]:
             function = function.fget if isinstance(function, property) else inspect.unwrap(function)
             text = " ".join([*_parameters(function), "" if inspect.isclass(function) else _annotation(function)])
+            places = function.__mro__ if inspect.isclass(function) else (function,)
             for name in re.findall(r"\b[A-Z]\w+", text):
-                meaning = _alias(function.__module__, name)
+                meaning = next(filter(None, (_alias(place.__module__, name) for place in places)), None)
                 if meaning:
                     yield name, meaning
 

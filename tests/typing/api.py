@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
+import httpx2
 from typing_extensions import assert_type
 
 from headgate import (
@@ -22,6 +24,8 @@ from headgate import (
     SyncRateLimiter,
     VendorSync,
 )
+from headgate.http.clients import httpx as httpx_client
+from headgate.http.clients import httpx2 as httpx2_client
 from headgate.limiter.config.levels import Source
 from headgate.testing import ManualClock
 
@@ -95,3 +99,15 @@ def synchronous() -> None:
         assert_type(greet("a"), bytes)
         data: Any = greet("a")
         del data
+
+
+def clients(limiter: SyncRateLimiter, awaited: RateLimiter) -> None:
+    httpx.Client(transport=httpx_client.HeadgateTransport(limiter, "openai#gpt-4o", timeout=5))
+    httpx.AsyncClient(transport=httpx_client.AsyncHeadgateTransport(awaited, "openai#gpt-4o"))
+    httpx2.Client(transport=httpx2_client.HeadgateTransport(limiter, {"api.openai.com": "openai#gpt-4o"}))
+    httpx2.AsyncClient(transport=httpx2_client.AsyncHeadgateTransport(awaited, "openai#gpt-4o", consume={"rpm": 1}))
+    httpx_client.HeadgateTransport(limiter, "openai#gpt-4o", transport=httpx.HTTPTransport(retries=1))
+    httpx_client.HeadgateTransport(limiter, "openai#gpt-4o", transport=httpx2.HTTPTransport())  # type: ignore[arg-type]
+    httpx_client.HeadgateTransport(awaited, "openai#gpt-4o")  # type: ignore[arg-type]
+    httpx2_client.AsyncHeadgateTransport(limiter, "openai#gpt-4o")  # type: ignore[arg-type]
+    httpx_client.HeadgateTransport(limiter, "openai#gpt-4o", unknown=1)  # type: ignore[call-arg]

@@ -54,10 +54,10 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def page(document: Mapping[str, Any]) -> bytes:
-    return "\n".join(_slot_queues(document)).encode()
+    return "\n".join(_lines(document)).encode()
 
 
-def _slot_queues(document: Mapping[str, Any]) -> Iterator[str]:
+def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     info = document["info"]
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'

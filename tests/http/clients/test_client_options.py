@@ -15,7 +15,7 @@ from headgate import Limit, RateLimiter, SyncRateLimiter, ValidationError
 from headgate.http.clients import httpx as for_httpx
 from headgate.http.clients import httpx2 as for_httpx2
 from headgate.http.clients import token_usage
-from headgate.http.clients.places import which
+from headgate.http.clients.gate import which
 from headgate.http.clients.requests import HeadgateAdapter
 
 LIMITS = [Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 1000), Limit.concurrent("parallel", 2)]

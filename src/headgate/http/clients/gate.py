@@ -16,17 +16,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from urllib.parse import urlsplit
 
 from ...core.errors import RateLimitExceeded, ValidationError
 from ...core.limit import Limit
 from ...core.units import wait_to_ms
 from ...limiter import Decision, Dimension, Lease, OnUnavailable, RateLimiter, SyncLease, SyncRateLimiter, VendorSync
 from ...limiter.acquire.chain import ONE_OF_EACH
-from ...limiter.base import check_on_unavailable
+from ...limiter.base import BaseLimiter, check_on_unavailable
 from ...limiter.vendor.dimensions import dimension_of
 from ...limiter.vendor.sync import NAMES
 from ...plan import Plan
-from .places import Places, which
 from .steps import Do, Finish
 from .usage import Usage, UsageReader, is_events
 
@@ -37,11 +37,14 @@ log = logging.getLogger("headgate")
 
 Estimate: TypeAlias = "Mapping[str, Any] | Callable[[Any], Mapping[str, Any] | None]"
 Unsent: TypeAlias = "Callable[[BaseException], bool]"
+Which: TypeAlias = "Callable[[Any], str | None]"
+Dimensions: TypeAlias = "str | Which | Mapping[str, str | Which]"
 
 _TOKENS = ("tokens", "input_tokens", "output_tokens")
 _TOO_MANY = 429
 # For vendors that say "too many" without saying for how long.
 _BACK_OFF_SECONDS = 1
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class GateOptions(TypedDict, total=False):
@@ -66,7 +69,7 @@ class Gate:
     def __init__(
         self,
         limiter: SyncRateLimiter | RateLimiter,
-        dimension: Places,
+        dimension: Dimensions,
         unsent: Unsent,
         kind: type[SyncRateLimiter] | type[RateLimiter],
         **options: Unpack[GateOptions],
@@ -95,7 +98,7 @@ class Gate:
 
     def send_plan(
         self, request: Any, send: Callable[[], Any], close: Callable[[Any], Any]
-    ) -> Plan[tuple[Any, Exchange | None]]:
+    ) -> Plan[tuple[Any, HttpExchange | None]]:
         """The response. Whoever reads its body feeds the exchange, if there is one, and ends it."""
         dimension = self.which(request)
         if dimension is None:
@@ -116,7 +119,7 @@ class Gate:
         yield from Finish(exchange.end_plan())
         return response, None
 
-    def _take_plan(self, request: Any, dimension: Dimension) -> Plan[Exchange]:
+    def _take_plan(self, request: Any, dimension: Dimension) -> Plan[HttpExchange]:
         consume = self.consume(request) if callable(self.consume) else self.consume
         decision: Decision[Any] = yield from Do(
             partial(
@@ -130,7 +133,7 @@ class Gate:
         )
         if decision.lease is None:
             raise RateLimitExceeded(decision.statuses)
-        return Exchange(self, dimension, decision.lease)
+        return HttpExchange(self, dimension, decision.lease)
 
     def names_of(self, kind: str) -> tuple[str, ...]:
         """What a limit on "tokens" may be called here, the likeliest first. A limit's own name stands for itself."""
@@ -143,7 +146,7 @@ class Gate:
         log.log(level, "a response could not be counted, and what was taken for its request stays taken: %s", error)
 
 
-class Exchange:
+class HttpExchange:
     """A request on its way, and its response until the end of its body."""
 
     def __init__(self, gate: Gate, dimension: Dimension, lease: Lease | SyncLease) -> None:
@@ -222,3 +225,46 @@ class Exchange:
             yield from plan
         except Exception as error:
             self._gate.warn(error)
+
+
+def which(limiter: BaseLimiter, dimensions: Dimensions) -> Which:
+    """From a dimension, a function of the request, or one of these by host."""
+    if isinstance(dimensions, str):
+        dimension_of(limiter, dimensions)
+        return lambda request: dimensions
+    if callable(dimensions):
+        return dimensions
+    if not isinstance(dimensions, Mapping) or not dimensions:
+        raise ValidationError(
+            "dimension must be like 'openai#gpt-4o', a function of the request that returns such, or these by host, "
+            f"like {{'api.openai.com': 'openai#gpt-4o'}}, not {type(dimensions).__name__}"
+        )
+    by_host = {_host_and_port(host): which(limiter, one) for host, one in dimensions.items()}
+
+    def of_host(request: Any) -> str | None:
+        url = urlsplit(str(request.url))
+        host = _canonical(url.hostname or "")
+        port = url.port or _DEFAULT_PORTS.get(url.scheme)
+        found = by_host.get((host, port)) or by_host.get((host, None))
+        return found(request) if found else None
+
+    return of_host
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
+    """A host as it was configured. Without a port it stands for all of them, so that none is a way around."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = _canonical(parts.hostname or ""), parts.port
+        if parts.netloc != text or "@" in text:
+            host = ""
+    except ValueError:  # of a port; and of a name that is none
+        host, port = "", None
+    if not host:
+        raise ValidationError(f"host {text!r} cannot be read: write it like 'api.openai.com' or 'localhost:8080'")
+    return host, port
+
+
+def _canonical(host: str) -> str:
+    """`API.OpenAI.com.` is api.openai.com."""
+    return host.lower().rstrip(".").encode("idna").decode("ascii")

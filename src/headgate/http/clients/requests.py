@@ -13,8 +13,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from ...limiter import SyncRateLimiter
 from ...plan import run
-from .gate import Exchange, Gate, GateOptions
-from .places import Places
+from .gate import Dimensions, Gate, GateOptions, HttpExchange
 from .steps import perform
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class HeadgateAdapter(BaseAdapter):
     def __init__(
         self,
         limiter: SyncRateLimiter,
-        dimension: Places,
+        dimension: Dimensions,
         *,
         adapter: BaseAdapter | None = None,
         **options: Unpack[GateOptions],
@@ -57,7 +56,7 @@ def _unsent(error: BaseException) -> bool:
     return isinstance(reason, (NewConnectionError, ConnectTimeoutError))
 
 
-def _watch(response: requests.Response, exchange: Exchange) -> None:
+def _watch(response: requests.Response, exchange: HttpExchange) -> None:
     """requests reads a body through `raw.stream`, decoded, and closes a response only if it was not read to its end."""
     stream, close = response.raw.stream, response.close
 

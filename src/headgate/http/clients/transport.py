@@ -1,15 +1,15 @@
-"""Transports of httpx and of httpx2, whose classes have the same form, and must be their own."""
+"""The transports of httpx and httpx2. The two libraries have classes of the same form, and accept only their own."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ...limiter import RateLimiter, SyncRateLimiter
 from ...plan import arun, run
-from .gate import Exchange, Gate, GateOptions
-from .places import Places
+from .gate import Dimensions, Gate, GateOptions, HttpExchange
 from .steps import Finish, aperform, perform
 from .usage import Inflater
 
@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+BaseTransport = TypeVar("BaseTransport")
 
-class Stream:
-    """A response's body, which goes by. With its end, or when it is closed, the exchange ends."""
+_UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
+ABOUT = f"""Takes a turn of the dimension for each request, then sends it through `transport`.
 
-    def __init__(self, stream: Any, exchange: Exchange, inflate: Inflater) -> None:
+{cleandoc(GateOptions.__doc__ or "")}"""
+
+
+class BodyStream:
+    """The body of a response, counted as it is read. When it is closed, the exchange ends."""
+
+    def __init__(self, stream: Any, exchange: HttpExchange, inflate: Inflater) -> None:
         self._stream = stream
         self._exchange = exchange
         self._inflate = inflate
@@ -32,7 +39,7 @@ class Stream:
             self._exchange.feed(piece)
 
 
-class SyncStream(Stream):
+class SyncBodyStream(BodyStream):
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._stream:
             self._feed(chunk)
@@ -45,7 +52,7 @@ class SyncStream(Stream):
             run(self._exchange.end_plan(), perform)
 
 
-class AsyncStream(Stream):
+class AsyncBodyStream(BodyStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = self._stream.__aiter__()
         try:
@@ -63,31 +70,60 @@ class AsyncStream(Stream):
             await aperform(Finish(self._exchange.end_plan()))
 
 
-class Transport:
-    """Subclasses say of which classes: of the transport that sends if none is given, and of what never left."""
+class LimitedTransport(Generic[BaseTransport]):
+    """Makes a transport class of a library: a subclass that names the `library` gets the classes it needs from it.
+
+    `BaseTransport` is the library's base class of that name.
+    """
+
+    _limiter: ClassVar[type[SyncRateLimiter] | type[RateLimiter]]
+    _default: ClassVar[str]  # in the library, the transport that sends if none is given
+    _body: ClassVar[tuple[type[BodyStream], str]]  # and what the body of a response must be
 
     _inner: ClassVar[type[Any]]
-    _stream: ClassVar[type[Stream]]
+    _stream: ClassVar[type[Any]]
     _unsent: ClassVar[tuple[type[BaseException], ...]]
-    _kind: ClassVar[type[SyncRateLimiter] | type[RateLimiter]]
 
-    def __init__(self, limiter: Any, dimension: Places, transport: Any, **options: Unpack[GateOptions]) -> None:
-        self._gate = Gate(limiter, dimension, lambda error: isinstance(error, self._unsent), self._kind, **options)
-        self._transport = self._inner() if transport is None else transport
+    def __init_subclass__(cls, *, library: Any = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if library is None:
+            return
+        counted, body = cls._body
+        cls._inner = getattr(library, cls._default)
+        cls._stream = type(f"Counted{body}", (counted, getattr(library, body)), {})
+        cls._unsent = tuple(getattr(library, name) for name in _UNSENT)
+
+    def _open(self, limiter: Any, dimension: Dimensions, transport: BaseTransport | None, options: GateOptions) -> None:
+        self._gate = Gate(limiter, dimension, lambda error: isinstance(error, self._unsent), self._limiter, **options)
+        self._transport: Any = self._inner() if transport is None else transport
 
     def _prepare(self, request: Any) -> None:
         """Where the body is to be read here, it has to come in an encoding that can be."""
         if self._gate.usage is not None and request.headers.get("accept-encoding", "identity") != "identity":
             request.headers["accept-encoding"] = "gzip"
 
-    def _watched(self, response: Any, exchange: Exchange | None) -> Any:
+    def _watched(self, response: Any, exchange: HttpExchange | None) -> Any:
         if exchange is not None:
             response.stream = self._stream(response.stream, exchange, Inflater(response.headers))
         return response
 
 
-class SyncTransport(Transport):
-    _kind = SyncRateLimiter
+class SyncTransport(LimitedTransport[BaseTransport]):
+    __doc__ = ABOUT
+
+    _limiter = SyncRateLimiter
+    _default = "HTTPTransport"
+    _body = (SyncBodyStream, "SyncByteStream")
+
+    def __init__(
+        self,
+        limiter: SyncRateLimiter,
+        dimension: Dimensions,
+        *,
+        transport: BaseTransport | None = None,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        self._open(limiter, dimension, transport, options)
 
     def handle_request(self, request: Any) -> Any:
         self._prepare(request)
@@ -111,8 +147,22 @@ class SyncTransport(Transport):
         self._transport.__exit__(kind, error, traceback)
 
 
-class AsyncTransport(Transport):
-    _kind = RateLimiter
+class AsyncTransport(LimitedTransport[BaseTransport]):
+    __doc__ = ABOUT
+
+    _limiter = RateLimiter
+    _default = "AsyncHTTPTransport"
+    _body = (AsyncBodyStream, "AsyncByteStream")
+
+    def __init__(
+        self,
+        limiter: RateLimiter,
+        dimension: Dimensions,
+        *,
+        transport: BaseTransport | None = None,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        self._open(limiter, dimension, transport, options)
 
     async def handle_async_request(self, request: Any) -> Any:
         self._prepare(request)
