@@ -35,7 +35,7 @@ MODULES = (
 FIRST = ("RateLimiter", "SyncRateLimiter", "Limit", "Lease", "SyncLease", "Decision")
 LIKE = {"SyncRateLimiter": "RateLimiter", "SyncLease": "Lease"}  # the same without await
 IN_FULL = {"RateLimiter"}
-GIVEN = {"Call", "Decision", "Lease", "SyncLease"}  # nobody makes one
+GIVEN = {"HttpCall", "Decision", "Lease", "SyncLease"}  # nobody makes one
 WIDTH = 100
 
 INTRODUCTION = """\

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from headgate import SyncRateLimiter
-from headgate.http.answer import Refusal
-from headgate.http.engine import Engine, Passed, SyncGate
+from headgate.http.answer import HttpRefusal
+from headgate.http.engine import Passed, RuleEngine, SyncGate
 from headgate.http.wsgi import WsgiCall
 from headgate.testing import ManualClock
 
@@ -26,9 +26,9 @@ class Gate:
         self.clock = ManualClock(1_700_000_000_000)
         self.events: list[Any] = []
         self.limiter = SyncRateLimiter("memory://", clock=self.clock, on_event=self.events.append)
-        self.gate = SyncGate(Engine(self.limiter, rules, **settings))
+        self.gate = SyncGate(RuleEngine(self.limiter, rules, **settings))
 
-    def check(self, path: str = "/", **of_call: Any) -> Passed | Refusal:
+    def check(self, path: str = "/", **of_call: Any) -> Passed | HttpRefusal:
         return self.gate.check(call(path, **of_call))
 
     def passes(self, path: str = "/", **of_call: Any) -> bool:

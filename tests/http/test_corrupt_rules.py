@@ -12,9 +12,9 @@ import pytest
 from http_helpers import call
 
 from headgate import RateLimiter, SyncRateLimiter
-from headgate.http.answer import Refusal
+from headgate.http.answer import HttpRefusal
 from headgate.http.asgi import AsgiCall
-from headgate.http.engine import AsyncGate, Engine, SyncGate
+from headgate.http.engine import AsyncGate, RuleEngine, SyncGate
 from headgate.http.rules import Rule
 from headgate.testing import ManualClock
 
@@ -31,7 +31,7 @@ def damaged(path: Path, rule_id: str, peer: str = "192.0.2.1") -> None:
 
 def statuses(gate: SyncGate, *peers: str) -> list[int]:
     verdicts = [gate.check(call(peer=peer)) for peer in peers]
-    return [verdict.status if isinstance(verdict, Refusal) else 200 for verdict in verdicts]
+    return [verdict.status if isinstance(verdict, HttpRefusal) else 200 for verdict in verdicts]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 def opened(path: Path, *rules: Rule, **settings: Any) -> tuple[SyncGate, list[Any]]:
     events: list[Any] = []
     limiter = SyncRateLimiter(f"sqlite:///{path}", clock=ManualClock(), on_event=events.append)
-    gate = SyncGate(Engine(limiter, rules, **settings))
+    gate = SyncGate(RuleEngine(limiter, rules, **settings))
     gate.check(call())
     gate.check(call(peer="192.0.2.2"))
     return gate, events
@@ -81,11 +81,11 @@ def test_tasks_are_answered_alike(path: Path) -> None:
 
     async def check() -> list[int]:
         async with RateLimiter(f"sqlite:///{path}", clock=ManualClock()) as limiter:
-            gate = AsyncGate(Engine(limiter, [STRICT]))
+            gate = AsyncGate(RuleEngine(limiter, [STRICT]))
             asked = [
                 gate.check(AsgiCall({"type": "http", "method": "GET", "path": "/", "headers": [], "client": (peer, 1)}))
                 for peer in ("192.0.2.1", "192.0.2.2", "192.0.2.3")
             ]
-            return [one.status if isinstance(one, Refusal) else 200 for one in await asyncio.gather(*asked)]
+            return [one.status if isinstance(one, HttpRefusal) else 200 for one in await asyncio.gather(*asked)]
 
     assert asyncio.run(check()) == [503, 200, 200]

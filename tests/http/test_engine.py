@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit, RateLimiter, SyncRateLimiter, ValidationError
-from headgate.http.answer import Refusal
+from headgate.http import Plans
+from headgate.http.answer import HttpRefusal
 from headgate.http.asgi import AsgiCall
-from headgate.http.engine import AsyncGate, Engine, Passed, SyncGate
+from headgate.http.engine import AsyncGate, Passed, RuleEngine, SyncGate
 from headgate.http.identity import Identity
-from headgate.http.plans import Plans
 from headgate.http.rules import Rule
 from headgate.testing.servers.redis import RedisServer
 
@@ -46,7 +46,7 @@ def test_also_is_counted_with_the_rule_that_decides_all_or_nothing() -> None:
         assert opened.limiter.available("address:192.0.2.1", "all", ALL.limits) == {"minute": 3}, "not for refusals"
         assert opened.passing(4) == [True, True, True, False]
         verdict = opened.check("/login", method="POST")
-        assert isinstance(verdict, Refusal)
+        assert isinstance(verdict, HttpRefusal)
         assert json.loads(verdict.body)["violated-policies"] == ["all:minute", "login:minute"]
 
 
@@ -110,13 +110,13 @@ def test_slots_are_held_until_the_answer_is_sent() -> None:
 
 
 def test_the_application_may_answer_itself() -> None:
-    def teapot(call: Any, refusal: Refusal) -> Refusal:
+    def teapot(call: Any, refusal: HttpRefusal) -> HttpRefusal:
         assert refusal.refused is not None
-        return Refusal(418, [("X-Wait", refusal.refused.retry_after_header or "")], call.path.encode())
+        return HttpRefusal(418, [("X-Wait", refusal.refused.retry_after_header or "")], call.path.encode())
 
     with gate(Rule("all", limits="1/minute"), on_refused=teapot) as opened:
         opened.passes()
-        assert opened.check("/tea") == Refusal(418, [("X-Wait", "60")], b"/tea")
+        assert opened.check("/tea") == HttpRefusal(418, [("X-Wait", "60")], b"/tea")
 
 
 @given(st.lists(st.sampled_from(["/a", "/b", "/a/b"]), max_size=12), st.booleans())
@@ -132,7 +132,7 @@ def test_the_short_cut_and_the_plan_say_the_same(paths: list[str], also: bool) -
             assert _shown(short.check(path)) == _shown(long.check(path))
 
 
-def _shown(verdict: Passed | Refusal) -> Any:
+def _shown(verdict: Passed | HttpRefusal) -> Any:
     return verdict.headers if isinstance(verdict, Passed) else (verdict.headers, verdict.body)
 
 
@@ -150,7 +150,7 @@ class TestOnRedis:
             Rule("new", limits="1/minute", shadow=True, priority=1),
         ]
         with SyncRateLimiter(server.url) as limiter:
-            opened = SyncGate(Engine(limiter, rules))
+            opened = SyncGate(RuleEngine(limiter, rules))
             opened.check(call("/login"))
             before = server.info("commandstats")
             for _ in range(5):
@@ -168,13 +168,13 @@ class TestOnRedis:
         with RedisServer() as server:
             limiter = SyncRateLimiter(server.url, on_unavailable=policy, store_timeout=0.5)
             rules = [Rule("login", limits="2/minute"), Rule("new", limits="1/minute", shadow=True, priority=1)]
-            opened = [SyncGate(Engine(limiter, some)) for some in (rules, rules[:1])]
+            opened = [SyncGate(RuleEngine(limiter, some)) for some in (rules, rules[:1])]
             for one in opened:
                 assert isinstance(one.check(call(peer="192.0.2.9")), Passed)
         for one in opened:
             verdict = one.check(call())
             assert getattr(verdict, "status", 200) == status
-            if isinstance(verdict, Refusal):
+            if isinstance(verdict, HttpRefusal):
                 assert "temporary-reduced-capacity" in verdict.body.decode()
                 assert ("Retry-After", "1") in verdict.headers
         limiter.close()
@@ -185,7 +185,7 @@ class TestOnRedis:
         with RedisServer() as server:
             url = server.url
         with SyncRateLimiter(url, on_unavailable=policy, store_timeout=0.5) as limiter:
-            verdict = SyncGate(Engine(limiter, [Rule("chat", cost=cost)])).check(call())
+            verdict = SyncGate(RuleEngine(limiter, [Rule("chat", cost=cost)])).check(call())
             assert getattr(verdict, "status", 200) == status
 
 
@@ -200,7 +200,7 @@ def test_a_limiter_that_nobody_can_use_any_more(
         expected = [503] * 3 if rules[0].limits is None else [200, 200, 429 if len(rules) == 2 else 200]
     with SyncRateLimiter("memory://", on_unavailable=policy) as limiter:
         limiter.set_system_defaults([Limit.per_minute("rpm", 100)])
-        opened = SyncGate(Engine(limiter, rules))
+        opened = SyncGate(RuleEngine(limiter, rules))
         assert isinstance(opened.check(call("/login", "POST")), Passed)
         caplog.clear()
         if end == "deleted":
@@ -227,7 +227,7 @@ def test_tasks_and_functions_that_are_awaited() -> None:
     async def main() -> list[bool]:
         async with RateLimiter("memory://") as limiter:
             rules = [Rule("all", limits="4/minute", cost=cost)]
-            opened = AsyncGate(Engine(limiter, rules, identity=Identity(user=user)))
+            opened = AsyncGate(RuleEngine(limiter, rules, identity=Identity(user=user)))
             return [isinstance(await opened.check(scope(name)), Passed) for name in (b"ann", b"ann", b"ann", b"bob")]
 
     assert asyncio.run(main()) == [True, True, False, True]
@@ -247,11 +247,11 @@ async def nothing(call: Any) -> Any: ...
 )
 def test_threads_await_nothing(settings: dict[str, Any], named: str) -> None:
     with SyncRateLimiter("memory://") as limiter, pytest.raises(ValidationError, match=named):
-        SyncGate(Engine(limiter, **settings))
+        SyncGate(RuleEngine(limiter, **settings))
 
 
 def test_each_gate_has_its_limiter() -> None:
     with SyncRateLimiter("memory://") as limiter, pytest.raises(ValidationError, match="RateLimiter here"):
-        AsyncGate(Engine(limiter, []))  # type: ignore[arg-type]
+        AsyncGate(RuleEngine(limiter, []))  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="SyncRateLimiter here"):
-        SyncGate(Engine(RateLimiter("memory://"), []))  # type: ignore[arg-type]
+        SyncGate(RuleEngine(RateLimiter("memory://"), []))  # type: ignore[arg-type]

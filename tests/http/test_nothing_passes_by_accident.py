@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from headgate import Limit, RateLimiter, SyncRateLimiter, ValidationError, register_store
 from headgate.core.decide import TAKE
 from headgate.http import failures as failures_module
-from headgate.http.answer import Refusal
+from headgate.http.answer import HttpRefusal
 from headgate.http.asgi import AsgiCall
-from headgate.http.engine import AsyncGate, Engine, Passed, SyncGate
+from headgate.http.engine import AsyncGate, Passed, RuleEngine, SyncGate
 from headgate.http.rules import Rule
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing.servers.redis import RedisServer
@@ -61,8 +61,8 @@ def statuses(opened: Gate, times: int, path: str = "/", **of_call: Any) -> list[
     return [status(opened.check(path, **of_call)) for _ in range(times)]
 
 
-def status(verdict: Passed | Refusal) -> int:
-    return verdict.status if isinstance(verdict, Refusal) else 200
+def status(verdict: Passed | HttpRefusal) -> int:
+    return verdict.status if isinstance(verdict, HttpRefusal) else 200
 
 
 def misconfigured(opened: Gate) -> list[tuple[str, str]]:
@@ -82,7 +82,7 @@ class TestBadCosts:
     def test_cost_that_does_not_validate_is_rejected_with_rule_and_reason(self, cost: Any) -> None:
         with gate(Rule("batch", limits="10/minute", cost=lambda _: cost)) as opened:
             verdict = opened.check()
-            assert isinstance(verdict, Refusal)
+            assert isinstance(verdict, HttpRefusal)
             assert verdict.status == 400
             assert dict(verdict.headers)["Content-Type"] == "application/problem+json"
             problem = json.loads(verdict.body)
@@ -100,7 +100,7 @@ class TestBadCosts:
 
         with gate(Rule("batch", limits="10/minute", cost=cost)) as opened:
             verdict = opened.check()
-            assert isinstance(verdict, Refusal)
+            assert isinstance(verdict, HttpRefusal)
             assert verdict.status == 400
             assert b"secret" not in verdict.body
             (event,) = [event for event in opened.events if event.name == "rule.bad_cost"]
@@ -160,7 +160,7 @@ class TestBadCosts:
 
         async def main() -> list[int]:
             async with RateLimiter("memory://") as limiter:
-                opened = AsyncGate(Engine(limiter, [Rule("batch", limits="4/minute", cost=cost)]))
+                opened = AsyncGate(RuleEngine(limiter, [Rule("batch", limits="4/minute", cost=cost)]))
                 return [status(await opened.check(scope(size))) for size in (b"-1", b"x", b"4", b"1")]
 
         assert asyncio.run(main()) == [400, 400, 200, 429]
@@ -329,7 +329,7 @@ def test_error_after_something_was_taken_does_not_take_it_twice(policy: Any) -> 
     register_store("half", lambda url, timeout: store)
     rules = [Rule("a", limits="9/day", also=True), Rule("b", limits="9/day"), Rule("c", limits="9/day", shadow=True)]
     with SyncRateLimiter("half://x", on_unavailable=policy) as limiter:
-        opened = SyncGate(Engine(limiter, rules))
+        opened = SyncGate(RuleEngine(limiter, rules))
         assert status(opened.check(call())) == 200
         store.denies = True
         assert status(opened.check(call())) == (503 if policy == "block" else 200)
@@ -362,7 +362,7 @@ class TestStoreThatWasNeverSetUp:
             expected = [200] * 3  # as in an outage: there are no rules to go by
         events: list[Any] = []
         with SyncRateLimiter(url, store_timeout=5, on_event=events.append) as limiter:
-            opened = SyncGate(Engine(limiter, WITHOUT_SETUP[rules], on_unavailable=policy))
+            opened = SyncGate(RuleEngine(limiter, WITHOUT_SETUP[rules], on_unavailable=policy))
             assert [status(opened.check(call())) for _ in range(3)] == expected
         assert {event.fields["cause"] for event in events if event.name == "rule.misconfigured"} == {"store"}
 
@@ -374,7 +374,7 @@ def test_store_that_rejects_headgate_lets_nothing_pass(redis_server: RedisServer
     url = redis_server.url.replace("/0", "/16")
     events: list[Any] = []
     with SyncRateLimiter(url, store_timeout=5, on_event=events.append) as limiter:
-        opened = SyncGate(Engine(limiter, WITHOUT_SETUP[rules], on_unavailable=policy))
+        opened = SyncGate(RuleEngine(limiter, WITHOUT_SETUP[rules], on_unavailable=policy))
         assert [status(opened.check(call())) for _ in range(3)] == [503] * 3
     (told,) = [event.fields for event in events if event.name == "rule.misconfigured"]
     assert (told["cause"], told["effect"]) == ("store", "requests are answered 503")

@@ -18,7 +18,7 @@ from starlette.routing import Match, Route, Router
 from werkzeug.exceptions import HTTPException
 
 from headgate.http.asgi import AsgiCall
-from headgate.http.call import BadPath, Call
+from headgate.http.call import BadPath, HttpCall
 from headgate.http.engine import rules_for
 from headgate.http.rule_set import RuleSet
 from headgate.http.rules import Rule, Rules
@@ -36,7 +36,7 @@ PATHS = {
 METHODS = {"login": "POST", "ping": "GET"}
 HANDLERS = ["me", "ping", "login", "user", "files", "deep"]  # in the order in which they are tried
 BOOK = RuleSet(Rules([Rule(id, PATHS[id][3], method=METHODS.get(id), limits="1/day") for id in HANDLERS]))
-Routed = tuple[Call, "str | None"]
+Routed = tuple[HttpCall, "str | None"]
 
 
 def asgi_scope(method: str, raw: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class _DjangoCall(WsgiCall):
     __slots__ = ()
 
     def __init__(self, environ: dict[str, Any]) -> None:
-        Call.__init__(self, environ["REQUEST_METHOD"], get_path_info(environ) or "/", environ)
+        HttpCall.__init__(self, environ["REQUEST_METHOD"], get_path_info(environ) or "/", environ)
 
 
 def of_django(patterns: list[Any]) -> Callable[[str, str], Routed]:

@@ -15,11 +15,10 @@ import pytest
 from http_helpers import call, gate
 
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
+from headgate.http import Plans, tiers
 from headgate.http import flights as flights_module
-from headgate.http import plans as plans_module
 from headgate.http.asgi import AsgiCall
-from headgate.http.engine import AsyncGate, Engine, Passed, SyncGate
-from headgate.http.plans import Plans
+from headgate.http.engine import AsyncGate, Passed, RuleEngine, SyncGate
 from headgate.http.rules import Rule
 from headgate.testing.servers.process import eventually
 from headgate.testing.servers.redis import RedisServer
@@ -33,7 +32,7 @@ class Time:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(plans_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(tiers.time, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_a_store_that_is_away_is_told_once_for_all_callers(caplog: pytest.LogCap
         url = server.url
     caplog.set_level(logging.WARNING, "headgate")
     with SyncRateLimiter(url, on_unavailable="allow", store_timeout=0.5) as limiter:
-        opened = SyncGate(Engine(limiter, RULES, plans=Plans(PLANS, "stored")))
+        opened = SyncGate(RuleEngine(limiter, RULES, plans=Plans(PLANS, "stored")))
         for number in range(30):
             assert isinstance(opened.check(call("/search", user=f"u{number}")), Passed)
     told = [record for record in caplog.records if "could not be found out" in record.getMessage()]
@@ -153,7 +152,7 @@ def test_a_store_that_is_away_is_told_once_for_all_callers(caplog: pytest.LogCap
 
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans_module, "_CAPACITY", 10)
+    monkeypatch.setattr(tiers, "_CAPACITY", 10)
     plans = Plans(PLANS, lambda call: call.caller)
     with gate(*RULES, plans=plans) as opened:
         for number in range(30):
@@ -196,13 +195,13 @@ def test_plans_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("rules: [{id: search, limits: 2/minute}]\nplans: {pro: {search: 5/minute}}\n")
     with SyncRateLimiter("memory://") as limiter:
-        opened = SyncGate(Engine(limiter, file, plans={"user:ann": "pro"}))
+        opened = SyncGate(RuleEngine(limiter, file, plans={"user:ann": "pro"}))
         assert sum(isinstance(opened.check(call(user="ann")), Passed) for _ in range(7)) == 5
         assert sum(isinstance(opened.check(call(user="bob")), Passed) for _ in range(7)) == 2
         with pytest.raises(ValidationError, match=r"plans \(pro\)"):
-            Engine(limiter, file)
+            RuleEngine(limiter, file)
         with pytest.raises(ValidationError, match="in the file and in plans="):
-            Engine(limiter, file, plans=Plans(PLANS, {}))
+            RuleEngine(limiter, file, plans=Plans(PLANS, {}))
 
 
 class Provider:
@@ -304,7 +303,7 @@ def test_function_is_called_with_the_context_of_the_request_in_a_thread_of_its_o
         with gate(*RULES, plans=Plans(PLANS, of, timeout=timeout)) as opened:
             opened.passes("/search")
     with SyncRateLimiter("memory://") as limiter:  # as under Django
-        SyncGate(Engine(limiter, RULES, plans=Plans(PLANS, of)), apart=False).check(call("/search"))
+        SyncGate(RuleEngine(limiter, RULES, plans=Plans(PLANS, of)), apart=False).check(call("/search"))
     assert seen == [("here", False), ("here", True), ("here", True)]
 
 
@@ -316,7 +315,7 @@ class TestProviderOfTasks:
 
     async def check(self, of: Any, release: Callable[[], None], times: int, timeout: float) -> int:
         async with RateLimiter("memory://") as limiter:
-            opened = AsyncGate(Engine(limiter, RULES, plans=Plans(PLANS, of, timeout=timeout)))
+            opened = AsyncGate(RuleEngine(limiter, RULES, plans=Plans(PLANS, of, timeout=timeout)))
             tasks = [asyncio.create_task(opened.check(self.scope())) for _ in range(times)]
             if timeout > 1:
                 await asyncio.sleep(0.01)
@@ -363,7 +362,7 @@ class TestProviderOfTasks:
                 return "pro"
 
             async with RateLimiter("memory://") as limiter:
-                opened = AsyncGate(Engine(limiter, RULES, plans=Plans(PLANS, of, timeout=30)))
+                opened = AsyncGate(RuleEngine(limiter, RULES, plans=Plans(PLANS, of, timeout=30)))
                 first, second = (asyncio.create_task(opened.check(self.scope())) for _ in range(2))
                 await asyncio.sleep(0.01)
                 first.cancel()
@@ -385,7 +384,7 @@ def test_stored_plans_are_read_once_for_many_requests_at_once(redis_server: Redi
             return get_entity(entity_id)
 
         limiter.get_entity = counted  # type: ignore[method-assign]
-        opened = SyncGate(Engine(limiter, RULES, plans=Plans(PLANS, "stored", timeout=30)))
+        opened = SyncGate(RuleEngine(limiter, RULES, plans=Plans(PLANS, "stored", timeout=30)))
         verdicts = list(threads.map(lambda _: opened.check(call("/search", user="ann")), range(20)))
         assert sum(isinstance(verdict, Passed) for verdict in verdicts) == 5
         assert reads == ["user:ann"]

@@ -14,10 +14,9 @@ from http_helpers import call
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
 from headgate.core.records import Put
 from headgate.declare import apply, diff, read_limits_file
-from headgate.http import load_rules, rule_set
+from headgate.http import Plans, load_rules, rule_set
 from headgate.http.asgi import AsgiCall
-from headgate.http.engine import AsyncGate, Engine, Passed, SyncGate
-from headgate.http.plans import Plans
+from headgate.http.engine import AsyncGate, Passed, RuleEngine, SyncGate
 from headgate.limiter import keys
 from headgate.plan import GetRecords, WriteRecords
 from headgate.testing.servers.redis import RedisServer
@@ -76,7 +75,7 @@ def passing(gate: SyncGate, times: int, path: str, user: str = "ann") -> int:
 
 
 def stored_gate(limiter: SyncRateLimiter, **settings: Any) -> SyncGate:
-    return SyncGate(Engine(limiter, "stored", **settings))
+    return SyncGate(RuleEngine(limiter, "stored", **settings))
 
 
 def test_they_hold(stored: Stored) -> None:
@@ -94,7 +93,7 @@ def test_they_hold_for_tasks(stored: Stored) -> None:
 
     async def main() -> list[bool]:
         async with RateLimiter(stored.url) as limiter:
-            gate = AsyncGate(Engine(limiter, "stored"))
+            gate = AsyncGate(RuleEngine(limiter, "stored"))
             scope = {"method": "GET", "path": "/search", "headers": [], "client": ("192.0.2.1", 1)}
             verdicts = await asyncio.gather(*(gate.check(AsgiCall(scope)) for _ in range(4)))
             return sorted(isinstance(verdict, Passed) for verdict in verdicts)
@@ -109,8 +108,8 @@ def test_they_mean_what_they_mean_in_a_file(stored: Stored) -> None:
         gate = stored_gate(limiter)
         gate.check(call("/"))
         assert list(gate.engine.rules) == list(file.rules)
-        assert gate.engine._book.plans is not None
-        assert gate.engine._book.plans._limits == file.plans
+        assert gate.engine._rule_set.tiers is not None
+        assert gate.engine._rule_set.tiers._limits == file.plans
 
 
 def test_rules_that_were_removed_and_made_anew_hold(stored: Stored, later: Callable[[float], None]) -> None:

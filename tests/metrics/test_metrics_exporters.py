@@ -30,7 +30,7 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
-from headgate.http.engine import Engine, SyncGate
+from headgate.http.engine import RuleEngine, SyncGate
 from headgate.http.rules import Rule
 from headgate.http.wsgi import WsgiCall
 from headgate.metrics import INSTRUMENTS
@@ -362,7 +362,7 @@ def test_rules_that_cannot_be_obeyed_are_counted_by_rule_and_cause(places: Place
     ]
     with SyncRateLimiter("memory://") as limiter:
         places.measure(limiter)
-        gate = SyncGate(Engine(limiter, rules))
+        gate = SyncGate(RuleEngine(limiter, rules))
         for _ in range(3):
             gate.check(WsgiCall(dict(environ)))
         samples = places.samples()

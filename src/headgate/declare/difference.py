@@ -10,8 +10,8 @@ from ..core.errors import ValidationError
 from ..core.names import check_resource
 from ..core.records import ABSENT
 from ..files import DocumentError
-from ..http.plans import ANY_RULE, Plans
 from ..http.rules import Rule, Rules
+from ..http.tiers import ANY_RULE, Plans
 from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import described, entity_level
 from ..limiter.config.entities import entity_value

@@ -5,29 +5,29 @@ What a framework or a client library is needed for has a module of its own: `fas
 
 from ..files import DocumentError
 from .addresses import Addresses
-from .answer import Refusal
+from .answer import HttpRefusal
 from .asgi import RateLimitMiddleware
-from .call import Call
-from .engine import Engine
+from .call import HttpCall
+from .engine import RuleEngine
 from .identity import Identity, bearer, header
 from .limits import read_limits
-from .plans import Plans
 from .rules import Match, Rule, Rules
 from .rules_file import RulesFile, load_rules
+from .tiers import Plans
 from .wsgi import RateLimitWsgiMiddleware
 
 __all__ = [
     "Addresses",
-    "Call",
     "DocumentError",
-    "Engine",
+    "HttpCall",
+    "HttpRefusal",
     "Identity",
     "Match",
     "Plans",
     "RateLimitMiddleware",
     "RateLimitWsgiMiddleware",
-    "Refusal",
     "Rule",
+    "RuleEngine",
     "Rules",
     "RulesFile",
     "bearer",

@@ -18,7 +18,7 @@ Address = IPv4Address | IPv6Address
 
 
 class Sender(Protocol):
-    """Of a request, what says who sent it. Every `Call` is one."""
+    """Of a request, what says who sent it. Every `HttpCall` is one."""
 
     @property
     def peer(self) -> str | None: ...

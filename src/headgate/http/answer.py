@@ -22,7 +22,7 @@ _KEPT = 1024
 _MAX_INTEGER = 10**15 - 1  # of a structured field, RFC 9651
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """An answer instead of the application's. `refused` has the details; None if it is not for a limit."""
 
     status: int
@@ -131,14 +131,14 @@ def _parameter(name: str, value: int) -> str:
     return f";{name}={value}" if value <= _MAX_INTEGER else ""
 
 
-def problem(status: int, kind: str, title: str, detail: str, headers: HeaderList, **more: Any) -> Refusal:
+def problem(status: int, kind: str, title: str, detail: str, headers: HeaderList, **more: Any) -> HttpRefusal:
     """Problem details, RFC 9457. `kind`: of those that IANA knows; without one, the title says it all."""
     body = {"type": _TYPES + kind if kind else "about:blank", "title": title, "status": status, "detail": detail}
     content: HeaderList = [("Content-Type", PROBLEM_JSON), ("Cache-Control", "no-store")]
-    return Refusal(status, content + headers, json.dumps(body | more).encode())
+    return HttpRefusal(status, content + headers, json.dumps(body | more).encode())
 
 
-def too_many(refused: RateLimitExceeded, headers: HeaderList) -> Refusal:
+def too_many(refused: RateLimitExceeded, headers: HeaderList) -> HttpRefusal:
     """It names limits and numbers, and nobody: not the caller, not those above."""
     violated = [name for name, status in by_policy(refused.statuses).items() if status.exceeded]
     first = refused.primary_violation
@@ -153,6 +153,6 @@ def too_many(refused: RateLimitExceeded, headers: HeaderList) -> Refusal:
     return problem(429, "quota-exceeded", "Quota exceeded", detail, headers, **more)._replace(refused=refused)
 
 
-def unavailable() -> Refusal:
+def unavailable() -> HttpRefusal:
     detail = "the rate limits cannot be checked at the moment; retry in a while"
     return problem(503, "temporary-reduced-capacity", "Limits unavailable", detail, [("Retry-After", "1")])

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias, overload
 
 from ..limiter import RateLimiter
-from .answer import Refusal
-from .call import BadPath, Call
-from .engine import AsyncGate, Engine, bad_path
+from .answer import HttpRefusal
+from .call import BadPath, HttpCall
+from .engine import AsyncGate, RuleEngine, bad_path
 from .rule_set import RulesSpec
 
 Scope: TypeAlias = "MutableMapping[str, Any]"
@@ -21,7 +21,7 @@ App: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
 _BODIES = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
 
 
-class AsgiCall(Call):
+class AsgiCall(HttpCall):
     """`native` is the scope."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class AsgiCall(Call):
 class RateLimitMiddleware:
     """`app.add_middleware(RateLimitMiddleware, limiter=limiter, rules=[Rule("all", limits="10/minute")])`.
 
-    It takes what `Engine` takes. What was decided is in `scope["headgate"]`.
+    It takes what `RuleEngine` takes. What was decided is in `scope["headgate"]`.
     """
 
     # The type of Starlette's add_middleware() wants `app` by position only; Starlette before 0.41.3 passes it by name.
@@ -71,7 +71,7 @@ class RateLimitMiddleware:
         self, app: App, limiter: RateLimiter, rules: RulesSpec, **settings: Any
     ) -> None:
         self.app = app
-        self.gate = AsyncGate(Engine(limiter, rules, **settings))
+        self.gate = AsyncGate(RuleEngine(limiter, rules, **settings))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,7 +81,7 @@ class RateLimitMiddleware:
             verdict = await self.gate.check(AsgiCall(scope))
         except BadPath as error:
             verdict = bad_path(error)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, HttpRefusal):
             await refuse(send, verdict)
             return
         scope["headgate"] = verdict.decision
@@ -138,7 +138,7 @@ def adding(send: Send, headers: Sequence[tuple[str, str]]) -> Send:
     return send_more
 
 
-async def refuse(send: Send, refusal: Refusal) -> None:
+async def refuse(send: Send, refusal: HttpRefusal) -> None:
     headers = _raw(refusal.headers)
     headers.append((b"content-length", str(len(refusal.body)).encode()))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

@@ -18,7 +18,7 @@ _NOTHING: Any = {}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Call(ABC):
+class HttpCall(ABC):
     """`path` is as rules are written: decoded, without what servers ignore. `params` are those of the rule's path.
 
     `native` is what the framework itself has: a scope, an environ, a request. `caller` is who calls, once known.

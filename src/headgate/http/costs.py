@@ -12,7 +12,7 @@ from ..core.errors import LimitNotFound
 from ..core.limit import Limit
 from ..core.units import MAX_AMOUNT, MILLI
 from ..plan import Plan
-from .call import Call
+from .call import HttpCall
 from .failures import BadCost
 from .fields import Amount, Cost
 from .steps import Await
@@ -20,7 +20,7 @@ from .steps import Await
 _SHOWN = 40
 
 
-def cost_plan(call: Call, cost: Cost) -> Plan[Any]:
+def cost_plan(call: HttpCall, cost: Cost) -> Plan[Any]:
     """What a rule's cost is for a call, checked. BadCost if it cannot be charged."""
     if callable(cost):
         try:

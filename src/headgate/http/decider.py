@@ -78,10 +78,9 @@ class Decider:
             return None
         if len(charges) == 1 and not charges[0].rule.shadow:
             return (yield from Decide(charges[0].ask, self._on_unavailable))
-        shadows = [charge for charge in charges if charge.rule.shadow]
-        together = [charge for charge in charges if not charge.rule.shadow]
-        groups = [[charge.ask for charge in together]] if together else []
-        decisions = yield from DecideEach([*(charge.ask for charge in shadows), *groups], self._on_unavailable)
+        shadows, together = _split(charges)
+        groups = [_asks(together)] if together else []
+        decisions = yield from DecideEach([*_asks(shadows), *groups], self._on_unavailable)
         self._tell_refusals(shadows, decisions, failures)
         if not together:
             return None
@@ -115,6 +114,16 @@ class Decider:
         (decision,) = yield from DecideEach([shares], None, self._here)
         decision.degraded = True
         return decision
+
+
+def _split(charges: Sequence[Charge]) -> tuple[list[Charge], list[Charge]]:
+    """The shadows, which are decided one by one, and the others, which pass or fail together."""
+    shadows = [charge for charge in charges if charge.rule.shadow]
+    return shadows, [charge for charge in charges if not charge.rule.shadow]
+
+
+def _asks(charges: Sequence[Charge]) -> list[Ask]:
+    return [charge.ask for charge in charges]
 
 
 def _sound(charges: Sequence[Charge], error: CorruptState, failures: list[Failure]) -> list[Charge]:

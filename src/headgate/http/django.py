@@ -22,9 +22,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 
 from ..limiter import SyncRateLimiter
-from .answer import Refusal
-from .call import BadPath, Call
-from .engine import Engine, Passed, SyncGate, Verdict, bad_path
+from .answer import HttpRefusal
+from .call import BadPath, HttpCall
+from .engine import Passed, RuleEngine, SyncGate, Verdict, bad_path
 from .fields import REJECT, BadCostChoice, Cost, Per
 from .rules import Match
 from .views import ViewLimit, mark, matches, name_of, stacked
@@ -40,7 +40,7 @@ _OF_ENGINE = ("RULES", "PLANS", "IDENTITY", "EXEMPT_PATHS", "EXEMPT", "HEADERS",
 _IMPORTED = ("LIMITER", "PLANS", "IDENTITY", "EXEMPT", "ON_REFUSED")  # if given as dotted paths
 
 
-class DjangoCall(Call):
+class DjangoCall(HttpCall):
     """`native` is the request."""
 
     __slots__ = ()
@@ -121,7 +121,7 @@ def limit(
 
 def _limited(gate: SyncGate, request: HttpRequest, found: Matches, answer: Callable[[], Any]) -> Any:
     verdict = _check(gate, request, found)
-    if isinstance(verdict, Refusal):
+    if isinstance(verdict, HttpRefusal):
         return _refused(verdict)
     try:
         return _passed(answer(), verdict)
@@ -138,7 +138,7 @@ async def _limited_async(gate: SyncGate, request: HttpRequest, found: Matches, a
         # The client has gone, but a thread is asking for it.
         await sync_to_async(SyncGate.end)(_leases(await checking))
         raise
-    if isinstance(verdict, Refusal):
+    if isinstance(verdict, HttpRefusal):
         return _refused(verdict)
     try:
         return _passed(await answer(), verdict)
@@ -176,7 +176,7 @@ def _end_with(request: HttpRequest, passed: Passed) -> None:
     request.close = close_and_end
 
 
-def _refused(refusal: Refusal) -> HttpResponse:
+def _refused(refusal: HttpRefusal) -> HttpResponse:
     headers = {**dict(refusal.headers), "Content-Length": str(len(refusal.body))}
     return HttpResponse(refusal.body, status=refusal.status, headers=headers)
 
@@ -240,7 +240,7 @@ class _Current:
         if limiter is None:
             limiter = self._opened = SyncRateLimiter(url, namespace=namespace)
         # Plans are asked for in the request's thread, where the ORM has the connection that it has everywhere.
-        return SyncGate(Engine(limiter, given.pop("rules", ()), **given), apart=False)
+        return SyncGate(RuleEngine(limiter, given.pop("rules", ()), **given), apart=False)
 
 
 def _read_settings(given: Any) -> dict[str, Any]:

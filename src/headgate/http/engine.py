@@ -9,21 +9,21 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from ..core.errors import HeadgateError, RateLimitExceeded, ValidationError
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..plan import Plan, arun, run
-from .answer import DEFAULT_HEADERS, HeaderKind, Headers, Refusal, problem, too_many, unavailable
-from .call import Call, literal
+from .answer import DEFAULT_HEADERS, HeaderKind, Headers, HttpRefusal, problem, too_many, unavailable
+from .call import HttpCall, literal
 from .costs import cost_plan
 from .decider import NOT_COUNTED, Charge, Decider
 from .failures import BadCost, Failure, Reports
 from .fields import REJECT
 from .identity import Identity
 from .pattern import Pattern, PatternTree, split
-from .plans import Plans, Provider
-from .rule_set import STORED, RuleSet, RulesSpec, StoredBook, read_book
+from .rule_set import STORED, RuleSet, RulesSpec, StoredRuleSet, read_rule_set
 from .rules import Match, Rule, Rules
 from .steps import AsyncSteps, Await, End, ReadLimits, SyncSteps
+from .tiers import Plans, Provider
 
-Exempt: TypeAlias = "Callable[[Call], Any]"
-OnRefused: TypeAlias = "Callable[[Call, Refusal], Refusal]"
+Exempt: TypeAlias = "Callable[[HttpCall], Any]"
+OnRefused: TypeAlias = "Callable[[HttpCall, HttpRefusal], HttpRefusal]"
 L = TypeVar("L", RateLimiter, SyncRateLimiter)
 
 
@@ -39,11 +39,11 @@ class Passed(NamedTuple):
         return Passed(self.headers or other.headers, leases, self.decision or other.decision)
 
 
-Verdict: TypeAlias = "Passed | Refusal"
+Verdict: TypeAlias = "Passed | HttpRefusal"
 PASS = Passed()
 
 
-class Engine(Generic[L]):
+class RuleEngine(Generic[L]):
     """Rules, plans and identities over a limiter.
 
     `rules`: a list, the path of a file, or `"stored"`: those that `headgate apply` has put into the store.
@@ -69,8 +69,8 @@ class Engine(Generic[L]):
         on_unavailable: OnUnavailable | None = None,
     ) -> None:
         self.limiter: L = limiter
-        self._stored = StoredBook(limiter, plans) if rules == STORED else None
-        self._book = self._stored.book if self._stored is not None else read_book(rules, plans)
+        self._stored = StoredRuleSet(limiter, plans) if rules == STORED else None
+        self._rule_set = self._stored.rule_set if self._stored is not None else read_rule_set(rules, plans)
         self._identity = identity or Identity()
         self._exempt_paths = _tree(exempt_paths)
         self._exempt = exempt
@@ -83,50 +83,50 @@ class Engine(Generic[L]):
 
     @property
     def rules(self) -> Rules:
-        return self._book.rules
+        return self._rule_set.rules
 
     def coroutine_functions(self) -> list[str]:
         """What was given that has to be awaited."""
         given = {"identity": self._identity.waits, "exempt": inspect.iscoroutinefunction(self._exempt)}
-        given["plans"] = self._book.plans is not None and self._book.plans.waits
+        given["plans"] = self._rule_set.tiers is not None and self._rule_set.tiers.waits
         given |= {f"cost of rule {rule.id!r}": inspect.iscoroutinefunction(rule.cost) for rule in self.rules}
         return [what for what, waits in given.items() if waits]
 
-    def simple(self, call: Call) -> Charge | None:
+    def simple(self, call: HttpCall) -> Charge | None:
         """The fast path for the most common call: one rule applies, and no plan or stored rule must be read."""
-        book = self._book
-        if book.plans is not None or not self._plain or (self._stored is not None and self._stored.is_due):
+        rule_set = self._rule_set
+        if rule_set.tiers is not None or not self._plain or (self._stored is not None and self._stored.is_due):
             return None
-        matches = rules_for(book, call)
+        matches = rules_for(rule_set, call)
         if len(matches) != 1:
             return None
         rule = matches[0].rule
         if rule.limits is None or rule.shadow or callable(rule.cost) or self._is_exempt_path(call):
             return None
         call.params = matches[0].params
-        consume = book.consumed(rule, rule.limits, rule.cost)
+        consume = rule_set.consumed(rule, rule.limits, rule.cost)
         return Charge(rule, Ask(self._identity.of(rule.per, call), rule.id, consume, rule.limits))
 
-    def check_plan(self, call: Call, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
+    def check_plan(self, call: HttpCall, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
         """`matches`: the rules to obey, if not those that the path leads to."""
         if self._stored is not None and self._stored.is_due:
             unknown = yield from self._read_rules_plan(self._stored)
             if unknown is not None:
                 return self._without_rules(call, unknown)
-        book = self._book
+        rule_set = self._rule_set
         if matches is None:
-            matches = rules_for(book, call)
+            matches = rules_for(rule_set, call)
             if not matches or self._is_exempt_path(call):
                 return PASS
         yield from self._identity.know_plan(call)
         if self._exempt is not None and (yield from self._is_exempt_plan(call)):
             return PASS
         failures: list[Failure] = []
-        charges = yield from self._charges_plan(call, matches, book, failures)
+        charges = yield from self._charges_plan(call, matches, rule_set, failures)
         decision = yield from self._decider.decide_plan(charges, failures)
         return (yield from self.verdict_plan(call, decision, failures))
 
-    def _read_rules_plan(self, stored: StoredBook) -> Plan[Exception | None]:
+    def _read_rules_plan(self, stored: StoredRuleSet) -> Plan[Exception | None]:
         """Why there are none, if none could ever be read."""
         try:
             yield from stored.read_plan()
@@ -134,10 +134,10 @@ class Engine(Generic[L]):
             return error
         if stored.trouble is not None:
             self._reports.tell(Failure(STORED, stored.trouble, "those known before hold"), self._decider.policy)
-        self._book = stored.book
+        self._rule_set = stored.rule_set
         return None
 
-    def _without_rules(self, call: Call, error: Exception) -> Verdict:
+    def _without_rules(self, call: HttpCall, error: Exception) -> Verdict:
         """There are stored ones, and they were never read."""
         failure = Failure(STORED, error)
         policy = self._policy_of([failure])
@@ -145,47 +145,47 @@ class Engine(Generic[L]):
         self._reports.tell(failure if blocks else failure._replace(instead="requests pass"), policy)
         return self._replaced(call, unavailable()) if blocks else PASS
 
-    def _is_exempt_path(self, call: Call) -> bool:
+    def _is_exempt_path(self, call: HttpCall) -> bool:
         exempt = self._exempt_paths
         return exempt is not None and call.sent_path == call.path and bool(exempt.find(split(call.path)))
 
-    def _is_exempt_plan(self, call: Call) -> Plan[bool]:
+    def _is_exempt_plan(self, call: HttpCall) -> Plan[bool]:
         assert self._exempt is not None
         self._identity.caller(call)
         answer = self._exempt(call)
         return bool((yield from Await(answer)) if inspect.isawaitable(answer) else answer)
 
     def _charges_plan(
-        self, call: Call, matches: Sequence[Match], book: RuleSet, failures: list[Failure]
+        self, call: HttpCall, matches: Sequence[Match], rule_set: RuleSet, failures: list[Failure]
     ) -> Plan[list[Charge]]:
         charges: list[Charge] = []
         for match in matches:
             try:
-                charges.append((yield from self._charge_plan(call, match, book, failures)))
+                charges.append((yield from self._charge_plan(call, match, rule_set, failures)))
             except HeadgateError as error:
                 failures.append(Failure(match.rule.id, error, NOT_COUNTED if match.rule.shadow else ""))
         return charges
 
-    def _charge_plan(self, call: Call, match: Match, book: RuleSet, failures: list[Failure]) -> Plan[Charge]:
+    def _charge_plan(self, call: HttpCall, match: Match, rule_set: RuleSet, failures: list[Failure]) -> Plan[Charge]:
         """What a rule asks for. If it charges something else for a bad cost, that is noted among the failures."""
         rule = match.rule
         call.params = match.params
         entity_id = self._identity.of(rule.per, call)
         limits = rule.limits
-        if book.plans is not None:
+        if rule_set.tiers is not None:
             self._identity.caller(call)
-            limits = (yield from book.plans.limits_plan(call, rule.id)) or limits
+            limits = (yield from rule_set.tiers.limits_plan(call, rule.id)) or limits
         try:
             cost = yield from cost_plan(call, rule.cost)
-            ask = yield from self._ask_plan(rule, book, Ask(entity_id, rule.id, None, limits), cost)
+            ask = yield from self._ask_plan(rule, rule_set, Ask(entity_id, rule.id, None, limits), cost)
         except BadCost as error:
             if rule.bad_cost == REJECT:
                 raise
             failures.append(Failure(rule.id, error, "bad_cost is charged"))
-            ask = yield from self._ask_plan(rule, book, Ask(entity_id, rule.id, None, limits), rule.bad_cost)
+            ask = yield from self._ask_plan(rule, rule_set, Ask(entity_id, rule.id, None, limits), rule.bad_cost)
         return Charge(rule, ask)
 
-    def _ask_plan(self, rule: Rule, book: RuleSet, ask: Ask, cost: Any) -> Plan[Ask]:
+    def _ask_plan(self, rule: Rule, rule_set: RuleSet, ask: Ask, cost: Any) -> Plan[Ask]:
         limits: Any = ask.limits
         if limits is None:
             if cost == 1 or isinstance(cost, Mapping):  # the limiter knows the limits, and whether it has them
@@ -193,10 +193,10 @@ class Engine(Generic[L]):
             limits = tuple((yield from ReadLimits(ask.entity_id, ask.resource)))
             if not limits:
                 return ask  # which says so
-        return ask._replace(consume=book.consumed(rule, limits, cost))
+        return ask._replace(consume=rule_set.consumed(rule, limits, cost))
 
     def verdict_plan(
-        self, call: Call, decision: Decision[Any] | None, failures: Sequence[Failure] = ()
+        self, call: HttpCall, decision: Decision[Any] | None, failures: Sequence[Failure] = ()
     ) -> Plan[Verdict]:
         """What a decision comes to, if some rules could not be obeyed: nothing passes by accident."""
         verdict = PASS if decision is None else self.verdict(call, decision)
@@ -204,15 +204,15 @@ class Engine(Generic[L]):
             return verdict
         for failure in failures:
             self._reports.tell(failure, self._policy_of([failure]))
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, HttpRefusal):
             return verdict
         other = yield from self._instead_plan(call, [failure for failure in failures if not failure.instead])
-        if isinstance(other, Refusal):
+        if isinstance(other, HttpRefusal):
             yield from End(verdict.leases)
             return other
         return verdict.and_also(other)
 
-    def _instead_plan(self, call: Call, failures: Sequence[Failure]) -> Plan[Verdict]:
+    def _instead_plan(self, call: HttpCall, failures: Sequence[Failure]) -> Plan[Verdict]:
         """What happens in place of rules that could not be obeyed."""
         for failure in failures:
             if failure.is_bad_cost:
@@ -227,7 +227,7 @@ class Engine(Generic[L]):
         refused = any(failure.is_store_refused for failure in failures)
         return "block" if refused else self._decider.policy
 
-    def verdict(self, call: Call, decision: Decision[Any]) -> Verdict:
+    def verdict(self, call: HttpCall, decision: Decision[Any]) -> Verdict:
         statuses, clock = decision.statuses, self.limiter.clock
         if decision.allowed:
             leases = decision.leases if decision.holds_slots else ()
@@ -235,7 +235,7 @@ class Engine(Generic[L]):
         refused = RateLimitExceeded(statuses)
         return self._replaced(call, too_many(refused, self._headers.of_refusal(refused, clock)))
 
-    def _replaced(self, call: Call, refusal: Refusal) -> Refusal:
+    def _replaced(self, call: HttpCall, refusal: HttpRefusal) -> HttpRefusal:
         return refusal if self._on_refused is None else self._on_refused(call, refusal)
 
 
@@ -247,22 +247,22 @@ def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
     return tree
 
 
-def rules_for(book: RuleSet, call: Call) -> Sequence[Match]:
+def rules_for(rule_set: RuleSet, call: HttpCall) -> Sequence[Match]:
     """The rules for a path, however the server behind reads it: what may be ignored of it, or not, counts both ways."""
-    found = book.rules.match(call.method, call.path)
+    found = rule_set.rules.match(call.method, call.path)
     segments = None if call.path is call.sent_path else literal(call.sent_path)
     if segments is None:
         return found
     known = {match.rule.id for match in found}
-    more = book.rules.match_segments(call.method, segments)
+    more = rule_set.rules.match_segments(call.method, segments)
     return (*found, *(match for match in more if match.rule.id not in known))
 
 
-def bad_path(error: Exception) -> Refusal:
+def bad_path(error: Exception) -> HttpRefusal:
     return problem(400, "", "Bad Request", str(error), [])
 
 
-def bad_cost(failure: Failure) -> Refusal:
+def bad_cost(failure: Failure) -> HttpRefusal:
     detail = f"rule {failure.rule_id!r} cannot count this request: {failure.error}"
     return problem(400, "", "Bad Request", detail, [], rule=failure.rule_id)
 
@@ -272,13 +272,13 @@ class SyncGate:
 
     end = staticmethod(SyncSteps.end)
 
-    def __init__(self, engine: Engine[SyncRateLimiter], *, apart: bool = True) -> None:
+    def __init__(self, engine: RuleEngine[SyncRateLimiter], *, apart: bool = True) -> None:
         self.engine = engine
         self._steps = SyncSteps(engine.limiter, apart=apart)
         for what in engine.coroutine_functions():
             raise ValidationError(f"{what} is a coroutine function, which nobody awaits where threads are served")
 
-    def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
+    def check(self, call: HttpCall, matches: Sequence[Match] | None = None) -> Verdict:
         engine = self.engine
         charge = engine.simple(call) if matches is None else None
         if charge is None:
@@ -295,11 +295,11 @@ class AsyncGate:
 
     end = staticmethod(AsyncSteps.end)
 
-    def __init__(self, engine: Engine[RateLimiter]) -> None:
+    def __init__(self, engine: RuleEngine[RateLimiter]) -> None:
         self.engine = engine
         self._steps = AsyncSteps(engine.limiter)
 
-    async def check(self, call: Call, matches: Sequence[Match] | None = None) -> Verdict:
+    async def check(self, call: HttpCall, matches: Sequence[Match] | None = None) -> Verdict:
         engine = self.engine
         charge = engine.simple(call) if matches is None else None
         if charge is None:

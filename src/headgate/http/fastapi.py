@@ -16,10 +16,10 @@ from starlette.requests import HTTPConnection
 
 from ..core.errors import ValidationError
 from ..limiter import RateLimiter
-from .answer import Refusal
+from .answer import HttpRefusal
 from .asgi import AsgiCall, Ending
 from .call import BadPath
-from .engine import PASS, AsyncGate, Engine, Passed, Verdict, bad_path
+from .engine import PASS, AsyncGate, Passed, RuleEngine, Verdict, bad_path
 from .fields import REJECT, BadCostChoice, Cost, Per
 from .views import ViewLimit, mark, matches, name_of, stacked
 
@@ -37,7 +37,7 @@ _MALFORMED = (400, 422)
 class RateLimited(HTTPException):
     """What a dependency raises to refuse. It is answered as everywhere, unless the application has a handler for it."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: HttpRefusal) -> None:
         headers = {name: value for name, value in refusal.headers if name.lower() != "content-type"}
         super().__init__(refusal.status, headers=headers)
         self.refusal = refusal
@@ -46,14 +46,14 @@ class RateLimited(HTTPException):
 class FastAPILimits:
     """`limits = FastAPILimits(limiter, identity=...)`, and then `@limits.limit("10/minute")` below `@app.get(...)`.
 
-    It takes what `Engine` takes, except for rules, which are the middleware's. `RateLimit(limits, "10/minute")` is a
-    dependency with the same settings.
+    It takes the settings of `RuleEngine`, except for rules, which belong to the middleware.
+    `RateLimit(limits, "10/minute")` is a dependency with the same settings.
     """
 
     def __init__(self, limiter: RateLimiter, **settings: Any) -> None:
         for name in settings.keys() & {"rules", "exempt_paths"}:
             raise ValidationError(f"{name} is about paths: say it to RateLimitMiddleware, which knows them")
-        self.gate = AsyncGate(Engine(limiter, **settings))
+        self.gate = AsyncGate(RuleEngine(limiter, **settings))
 
     def limit(
         self,
@@ -119,7 +119,7 @@ class _Check:
             )
         except BadPath as error:
             verdict = bad_path(error)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, HttpRefusal):
             if _HANDLERS in scope:
                 scope[_HANDLERS][0].setdefault(RateLimited, _answer)
             raise RateLimited(verdict)
@@ -133,8 +133,8 @@ class _Check:
 class RateLimit(_Check):
     """`Depends(RateLimit(limiter, "10/minute"))`, on an endpoint, a router or the application.
 
-    Without an `id` each endpoint has buckets of its own; with one, all that depend on it share them. In place of the
-    limiter it takes `FastAPILimits`, or else the settings of `Engine`. An endpoint may look at the `decision` in it.
+    Without an `id`, each endpoint has its own buckets; with one, all endpoints that depend on it share them. Pass
+    `FastAPILimits` instead of the limiter, or the settings of `RuleEngine`. An endpoint can read its `decision`.
     """
 
     def __init__(

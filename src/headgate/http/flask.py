@@ -12,9 +12,9 @@ from flask.wrappers import Response
 
 from ..core.errors import ValidationError
 from ..limiter import SyncRateLimiter
-from .answer import Refusal
+from .answer import HttpRefusal
 from .call import BadPath
-from .engine import Engine, SyncGate, bad_path
+from .engine import RuleEngine, SyncGate, bad_path
 from .fields import REJECT, BadCostChoice, Cost, Per
 from .rule_set import RulesSpec
 from .rules import Match
@@ -33,14 +33,14 @@ _LEASES = "headgate.leases"
 class Headgate:
     """`Headgate(limiter, rules, app=app)`, or without the app, and `init_app(app)` later.
 
-    It takes what `Engine` takes. What it is given to call is called within the context of the request, where `request`,
-    `session` and the like are known. What was decided is in `request.environ["headgate"]`.
+    It takes the settings of `RuleEngine`. Functions among them are called within the context of the request, where
+    `request`, `session` and the like are available. The decision is in `request.environ["headgate"]`.
     """
 
     def __init__(
         self, limiter: SyncRateLimiter, rules: RulesSpec = (), *, app: Flask | None = None, **settings: Any
     ) -> None:
-        self.gate = SyncGate(Engine(limiter, rules, **settings))
+        self.gate = SyncGate(RuleEngine(limiter, rules, **settings))
         if app is not None:
             self.init_app(app)
 
@@ -94,7 +94,7 @@ class Headgate:
             verdict = self.gate.check(WsgiCall(environ), found)
         except BadPath as error:
             verdict = bad_path(error)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, HttpRefusal):
             return current_app.response_class(verdict.body, verdict.status, verdict.headers)
         environ["headgate"] = verdict.decision
         environ.setdefault(_HEADERS, []).extend(verdict.headers)

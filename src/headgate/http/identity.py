@@ -14,11 +14,11 @@ from ..core.errors import ValidationError
 from ..core.names import ID_CHARACTERS
 from ..plan import Plan
 from .addresses import Addresses
-from .call import Call
+from .call import HttpCall
 from .fields import Per
 from .steps import Await
 
-Resolver: TypeAlias = "Callable[[Call], Any]"
+Resolver: TypeAlias = "Callable[[HttpCall], Any]"
 
 ANONYMOUS = "anonymous"
 EVERYONE = "everyone"
@@ -35,7 +35,7 @@ def header(name: str) -> Resolver:
     return lambda call: call.header(wanted)
 
 
-def bearer(call: Call) -> str | None:
+def bearer(call: HttpCall) -> str | None:
     """The token of `Authorization: Bearer ...`. The same holds for it."""
     scheme, _, token = (call.header("authorization") or "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
@@ -61,20 +61,15 @@ class Identity:
         addresses: Addresses | None = None,
         secret: bytes = b"",
     ) -> None:
-        if not isinstance(secret, bytes) or len(secret) > blake2b.MAX_KEY_SIZE:
-            raise ValidationError(f"secret must be at most {blake2b.MAX_KEY_SIZE} bytes")  # and is not shown
-        self._secret = secret
-        own = {"user": user, "organisation": organisation, "api_key": api_key, "address": address}
-        for kind, resolver in own.items():
-            if resolver is not None and not callable(resolver):
-                raise ValidationError(f"{kind} must be a function of the call, not {resolver!r}")
-        own["user"] = user or (lambda call: call.user)
-        own["address"] = address or (addresses or Addresses()).of
-        self._resolvers = {kind: resolver for kind, resolver in own.items() if resolver is not None}
+        self._secret = _check_secret(secret)
+        given = {"user": user, "organisation": organisation, "api_key": api_key, "address": address}
+        own = {kind: _check_resolver(kind, resolver) for kind, resolver in given.items() if resolver is not None}
+        defaults: dict[str, Resolver] = {"user": lambda call: call.user, "address": (addresses or Addresses()).of}
+        self._resolvers = {kind: resolver for kind in given if (resolver := own.get(kind) or defaults.get(kind))}
         self._waits = [kind for kind, resolver in self._resolvers.items() if inspect.iscoroutinefunction(resolver)]
         self._named = lru_cache(4096)(self._name)
 
-    def know_plan(self, call: Call) -> Plan[None]:
+    def know_plan(self, call: HttpCall) -> Plan[None]:
         """Await those functions that are coroutine functions; the rest is for `of`."""
         known = {}
         for kind in self._waits:
@@ -85,7 +80,7 @@ class Identity:
     def waits(self) -> bool:
         return bool(self._waits)
 
-    def caller(self, call: Call) -> str:
+    def caller(self, call: HttpCall) -> str:
         if call.caller is None:
             for kind in self._resolvers:
                 found = self._resolve(kind, call)
@@ -95,13 +90,13 @@ class Identity:
             call.caller = ANONYMOUS
         return call.caller
 
-    def of(self, per: Per, call: Call) -> str:
+    def of(self, per: Per, call: HttpCall) -> str:
         """Whose bucket it is. Of a kind that is not known here, the caller's."""
         if per == "caller":
             return self.caller(call)
         return EVERYONE if per == "everyone" else self._resolve(per, call) or self.caller(call)
 
-    def _resolve(self, kind: str, call: Call) -> str | None:
+    def _resolve(self, kind: str, call: HttpCall) -> str | None:
         resolver = self._resolvers.get(kind)
         if resolver is None:
             return None
@@ -120,3 +115,15 @@ class Identity:
             data = value.encode("utf-8", "surrogatepass")
             value = _HASHED + blake2b(data, digest_size=16, key=self._secret).hexdigest()
         return f"{kind}:{value}"
+
+
+def _check_secret(secret: Any) -> bytes:
+    if not isinstance(secret, bytes) or len(secret) > blake2b.MAX_KEY_SIZE:
+        raise ValidationError(f"secret must be at most {blake2b.MAX_KEY_SIZE} bytes")  # and is not shown
+    return secret
+
+
+def _check_resolver(kind: str, resolver: Any) -> Resolver:
+    if not callable(resolver):
+        raise ValidationError(f"{kind} must be a function of the call, not {resolver!r}")
+    return resolver  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The rules and plans that an engine goes by: given once, or kept in the store and read again now and then."""
+"""The rules and tiers of an engine: given once, or stored, and read again when they may have changed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..limiter.base import BaseLimiter
 from ..plan import GetRecords, Plan
 from .costs import amounts
 from .failures import BadRules
-from .plans import Plans, Provider
 from .rules import Rule, Rules
 from .rules_file import load_rules
 from .steps import AWAY, ReadRecords
+from .tiers import Plans, Provider, Tiers
 
 log = logging.getLogger("headgate")
 
@@ -29,11 +29,11 @@ _AGAIN_SECONDS = 1.0  # while one reads them anew, the others go on with those t
 
 
 class RuleSet:
-    """Rules, and the plans that go with them."""
+    """Rules, and the tiers that go with them."""
 
-    def __init__(self, rules: Rules, plans: Plans | None = None) -> None:
+    def __init__(self, rules: Rules, tiers: Tiers | None = None) -> None:
         self.rules = rules
-        self.plans = plans
+        self.tiers = tiers
         self._amounts: dict[tuple[str, tuple[Limit, ...]], Mapping[str, Any]] = {}
 
     def consumed(self, rule: Rule, limits: tuple[Limit, ...], cost: Any) -> Mapping[str, Any]:
@@ -46,33 +46,32 @@ class RuleSet:
         return found
 
 
-def read_book(rules: RulesSpec, plans: Plans | Provider | None) -> RuleSet:
-    """A file has plans too, and all that is missing is whose is whose."""
+def read_rule_set(rules: RulesSpec, plans: Plans | Provider | None) -> RuleSet:
+    """Rules and tiers as they were given. If a file has the tiers, `plans` only says which caller has which."""
     found: Mapping[str, Any] = {}
     if isinstance(rules, (str, Path)):
         file = load_rules(rules)
         rules, found = file.rules, file.plans
         if found and plans is None:
             raise ValidationError(f"the file has plans ({', '.join(found)}): plans= has to say who has which")
-        if found and isinstance(plans, Plans):
+        if found and isinstance(plans, Tiers):
             raise ValidationError("there are plans in the file and in plans=: give only what says who has which")
     rules = rules if isinstance(rules, Rules) else Rules(rules)
-    if plans is not None and not isinstance(plans, Plans):
-        plans = Plans(found, plans)
-    if plans is not None:
-        plans.check(rules)
-    return RuleSet(rules, plans)
+    tiers = Tiers(found, plans) if plans is not None and not isinstance(plans, Tiers) else plans
+    if tiers is not None:
+        tiers.check(rules)
+    return RuleSet(rules, tiers)
 
 
-class StoredBook:
-    """The rules and plans of a limiter's namespace, as `headgate apply` has put them there.
+class StoredRuleSet:
+    """The rules and tiers of a limiter's namespace, as `headgate apply` stores them.
 
-    They are read before they are first used, again after the limiter's `config_cache_ttl`, and when its cache was
-    emptied. While they cannot be read, or not be understood, those hold that were known before.
+    They are read before their first use, after the limiter's `config_cache_ttl`, and when its cache was emptied. If
+    they cannot be read or understood, the previous ones stay in force.
     """
 
     def __init__(self, limiter: BaseLimiter, plans: Plans | Provider | None) -> None:
-        if isinstance(plans, Plans):
+        if isinstance(plans, Tiers):
             raise ValidationError("plans are stored with the rules: give only what says who has which")
         self._limiter = limiter
         self._of: Provider = STORED if plans is None else plans
@@ -81,8 +80,8 @@ class StoredBook:
         self._until = 0.0
         self._generation = -1
         self._records: list[Record | None] = []
-        self.trouble: Exception | None = None  # why those known before hold
-        self.book = RuleSet(Rules([]), Plans({}, self._of))  # until they are read
+        self.trouble: Exception | None = None  # why the previous ones are in force
+        self.rule_set = RuleSet(Rules([]), Tiers({}, self._of))  # until they are read
 
     @property
     def is_due(self) -> bool:
@@ -109,31 +108,31 @@ class StoredBook:
     def _take(self, records: list[Record | None]) -> None:
         if records == self._records:  # with what they say: one that was deleted and made anew has its first version
             return
-        book = _book_of(records, self._of)
-        if not len(book.rules):
+        found = _rule_set_of(records, self._of)
+        if not len(found.rules):
             log.warning("no rules are stored in %r: everything passes", self._limiter.namespace)
-        self.book, self._records = book, records
+        self.rule_set, self._records = found, records
 
 
-def stored_book_plan(limiter: BaseLimiter) -> Plan[RuleSet]:
-    """The rules and plans of a limiter's namespace, read now. BadRules if they cannot be used."""
-    return _book_of((yield from GetRecords(_keys(limiter))), STORED)
+def stored_rules_plan(limiter: BaseLimiter) -> Plan[RuleSet]:
+    """The rules and tiers of a limiter's namespace, read now. BadRules if they cannot be used."""
+    return _rule_set_of((yield from GetRecords(_keys(limiter))), STORED)
 
 
 def _keys(limiter: BaseLimiter) -> tuple[str, str]:
     return keys.rules_key(limiter.namespace), keys.plans_key(limiter.namespace)
 
 
-def _book_of(records: Iterable[Record | None], of: Provider) -> RuleSet:
+def _rule_set_of(records: Iterable[Record | None], of: Provider) -> RuleSet:
     rules, plans = (record.value if record else {} for record in records)
     try:
-        book = RuleSet(
-            Rules([Rule(**fields) for fields in rules.get("rules", [])]), Plans(plans["plans"], of) if plans else None
+        found = RuleSet(
+            Rules([Rule(**fields) for fields in rules.get("rules", [])]), Tiers(plans["plans"], of) if plans else None
         )
-        if book.plans is not None:
-            book.plans.check(book.rules)
+        if found.tiers is not None:
+            found.tiers.check(found.rules)
     except (TypeError, KeyError, AttributeError) as error:
         raise BadRules(f"the stored rules are of another version of headgate: {error}") from None
     except ValidationError as error:
         raise BadRules(f"the stored rules cannot be used: {error}") from None
-    return book
+    return found

@@ -13,10 +13,10 @@ from .fields import check_bad_cost, check_cost, check_flag, check_id, check_per,
 from .limits import read_limits
 from .pattern import Pattern
 from .rules import Rule, Rules, clashes
+from .tiers import ANY_RULE
 
-Plan = Mapping[str, tuple[Limit, ...]]
+Tier = Mapping[str, tuple[Limit, ...]]
 
-OTHERS = "*"  # in a plan: every rule that it does not name
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "id": check_id,
     "path": lambda path: Pattern(path).text,
@@ -35,7 +35,7 @@ class RulesFile(NamedTuple):
     """What a file of rules holds. `plans` are limits by plan and rule; `"*"` is every rule the plan does not name."""
 
     rules: Rules
-    plans: Mapping[str, Plan]
+    plans: Mapping[str, Tier]
     sections: Mapping[str, Node]
 
 
@@ -50,20 +50,20 @@ def load_rules(path: str | PathLike[str], sections: Iterable[str] = ()) -> Rules
     found = root.fields(("rules", "plans", *others))
     if isinstance(root.value, dict) and not found.keys() - {"plans"}:
         root.wrong("there are no rules")
-    rules, plans = read_rules(found)
+    rules, tiers = read_rules(found)
     root.document.check()
-    return RulesFile(Rules(rules), plans, {name: found[name] for name in others if name in found})
+    return RulesFile(Rules(rules), tiers, {name: found[name] for name in others if name in found})
 
 
-def read_rules(found: Mapping[str, Node]) -> tuple[list[Rule], dict[str, Plan]]:
+def read_rules(found: Mapping[str, Node]) -> tuple[list[Rule], dict[str, Tier]]:
     """The sections `rules` and `plans` of a file, as far as they are right. What is wrong is noted."""
     nodes = found["rules"].items() if "rules" in found else []
     rules = _rules(nodes)
-    plans = _plans(found["plans"], _ids(nodes), rules.values()) if "plans" in found else {}
+    tiers = _tiers(found["plans"], _ids(nodes), rules.values()) if "plans" in found else {}
     for node, rule in rules.items():
-        _check_names(node, "cost", rule, plans)
-        _check_names(node, "bad_cost", rule, plans)
-    return [*rules.values()], plans
+        _check_names(node, "cost", rule, tiers)
+        _check_names(node, "bad_cost", rule, tiers)
+    return [*rules.values()], tiers
 
 
 def _rules(nodes: Iterable[Node]) -> dict[Node, Rule]:
@@ -101,26 +101,26 @@ def _ids(nodes: Iterable[Node]) -> list[str]:
     return [id for id in ids if isinstance(id, str)]
 
 
-def _plans(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, Plan]:
-    plans: dict[str, Plan] = {}
-    for name, plan_node in node.entries().items():
-        named = plan_node.entries()
-        plan = {id: limits for id, limits_node in named.items() if (limits := _limits(limits_node))}
-        for id in named.keys() - {OTHERS, *ids}:
+def _tiers(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, Tier]:
+    tiers: dict[str, Tier] = {}
+    for name, tier_node in node.entries().items():
+        named = tier_node.entries()
+        tier = {id: limits for id, limits_node in named.items() if (limits := _limits(limits_node))}
+        for id in named.keys() - {ANY_RULE, *ids}:
             named[id].wrong(f"plan {name!r} is for a rule {id!r}: {node.document.meant(id, ids)}")
         for rule in rules:
-            id = rule.id if rule.id in named else OTHERS
-            if id in plan:
-                named[id].attempt(rule.check_limits, plan[id])
-        plans[name] = plan
-    return plans
+            id = rule.id if rule.id in named else ANY_RULE
+            if id in tier:
+                named[id].attempt(rule.check_limits, tier[id])
+        tiers[name] = tier
+    return tiers
 
 
-def _check_names(node: Node, field: str, rule: Rule, plans: Mapping[str, Plan]) -> None:
+def _check_names(node: Node, field: str, rule: Rule, tiers: Mapping[str, Tier]) -> None:
     """A cost by limit name is of limits that the rule has, by itself or in some plan."""
     if rule.limits is None or not isinstance(getattr(rule, field), Mapping):
         return
-    alternatives = [rule.limits, *(plan.get(rule.id, plan.get(OTHERS, ())) for plan in plans.values())]
+    alternatives = [rule.limits, *(tier.get(rule.id, tier.get(ANY_RULE, ())) for tier in tiers.values())]
     names = list(dict.fromkeys(limit.name for limits in alternatives for limit in limits))
     for name, amount in node.entries()[field].entries().items():
         if name not in names:

@@ -7,16 +7,16 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from ..limiter import SyncRateLimiter
-from .answer import Refusal
-from .call import BadPath, Call
-from .engine import Engine, SyncGate, bad_path
+from .answer import HttpRefusal
+from .call import BadPath, HttpCall
+from .engine import RuleEngine, SyncGate, bad_path
 from .rule_set import RulesSpec
 
 Environ: TypeAlias = "dict[str, Any]"
 App: TypeAlias = "Callable[[Environ, Callable[..., Any]], Iterable[bytes]]"
 
 
-class WsgiCall(Call):
+class WsgiCall(HttpCall):
     """`native` is the environ."""
 
     __slots__ = ()
@@ -43,19 +43,19 @@ class WsgiCall(Call):
 class RateLimitWsgiMiddleware:
     """`app.wsgi_app = RateLimitWsgiMiddleware(app.wsgi_app, limiter, rules)`.
 
-    It takes what `Engine` takes. What was decided is in `environ["headgate"]`.
+    It takes what `RuleEngine` takes. What was decided is in `environ["headgate"]`.
     """
 
     def __init__(self, app: App, limiter: SyncRateLimiter, rules: RulesSpec, **settings: Any) -> None:
         self.app = app
-        self.gate = SyncGate(Engine(limiter, rules, **settings))
+        self.gate = SyncGate(RuleEngine(limiter, rules, **settings))
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
             verdict = self.gate.check(WsgiCall(environ))
         except BadPath as error:
             verdict = bad_path(error)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, HttpRefusal):
             headers = [*verdict.headers, ("Content-Length", str(len(verdict.body)))]
             start_response(f"{verdict.status} {HTTPStatus(verdict.status).phrase}", headers)
             return [verdict.body]

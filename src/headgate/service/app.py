@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.routing import Route, Router
 
-from ..http.answer import HeaderList, Refusal
+from ..http.answer import HeaderList, HttpRefusal
 from . import decisions, entities, health, history, limits, metrics, namespaces, usage
 from .openapi import document
 from .operations import JSON, Operation
@@ -193,7 +193,7 @@ async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     await _refuse(send, not_found().refusal)
 
 
-async def _refuse(send: Send, refusal: Refusal) -> None:
+async def _refuse(send: Send, refusal: HttpRefusal) -> None:
     await _send(send, refusal.status, _raw(refusal.headers), refusal.body)
 
 

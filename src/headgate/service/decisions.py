@@ -13,8 +13,8 @@ import msgspec
 from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
 from ..core.status import LimitStatus
-from ..http.answer import Refusal
-from ..http.call import Call
+from ..http.answer import HttpRefusal
+from ..http.call import HttpCall
 from ..limiter import Ask, Decision, Lease, RateLimiter
 from ..limiter.acquire.chain import ONE_OF_EACH
 from .bounds import MAX_BATCH_BYTES
@@ -192,7 +192,7 @@ async def renew_lease(asked: Asked, lease_id: str, body: Nothing) -> Renewed:
 # Rules
 
 
-class FormCall(Call):
+class FormCall(HttpCall):
     """A request that came to somebody else. `native` is the form."""
 
     __slots__ = ()
@@ -227,9 +227,9 @@ async def check(asked: Asked, body: CheckForm) -> Verdict:
     if asked.gate is None:
         raise Refused(404, "the service has no rules: start it with --rules FILE, or --rules stored")
     if body.entity_id is not None:
-        asked.limiter._stored_id(body.entity_id)  # to the engine, what is wrong with it would be the rule's fault
+        asked.service.check_entity_id(body.entity_id)  # the engine would take a bad id for a mistake in a rule
     verdict = await asked.gate.check(FormCall(body))
-    if isinstance(verdict, Refusal):
+    if isinstance(verdict, HttpRefusal):
         if verdict.refused is None:
             raise Refused.with_(verdict)
         return Verdict(False, verdict.status, dict(verdict.headers), msgspec.json.decode(verdict.body))

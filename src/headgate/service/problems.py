@@ -17,7 +17,7 @@ from ..core.errors import (
     ValidationError,
     VersionConflict,
 )
-from ..http.answer import HeaderList, Refusal, problem, unavailable
+from ..http.answer import HeaderList, HttpRefusal, problem, unavailable
 from ..http.failures import Minutely
 
 log = logging.getLogger("headgate")
@@ -39,17 +39,17 @@ class Refused(Exception):
     def __init__(self, status: int, detail: str, headers: HeaderList | None = None) -> None:
         super().__init__(detail)
         title = HTTPStatus(status).phrase
-        self.refusal: Refusal = problem(status, "", title, detail, headers or [])
+        self.refusal: HttpRefusal = problem(status, "", title, detail, headers or [])
 
     @classmethod
-    def with_(cls, refusal: Refusal) -> Refused:
+    def with_(cls, refusal: HttpRefusal) -> Refused:
         """An answer that is made already."""
         refused = cls(refusal.status, "")
         refused.refusal = refusal
         return refused
 
 
-def refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: Exception) -> HttpRefusal:
     if isinstance(error, Refused):
         return error.refusal
     if isinstance(error, CorruptState):
@@ -77,7 +77,7 @@ def log_store_refused(error: StoreRefused) -> None:
         log.error("the store rejects the service (%d times since the last such line): %s", times, error)
 
 
-def corrupt(error: CorruptState) -> Refusal:
+def corrupt(error: CorruptState) -> HttpRefusal:
     """It is for whoever runs the service to repair, and until then it cannot be answered."""
     return problem(503, "", "Stored state is corrupt", corrupt_words(error), [], cause="corrupt")
 

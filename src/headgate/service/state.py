@@ -13,14 +13,15 @@ from urllib.parse import urlsplit
 
 from ..core.errors import HeadgateError, ValidationError
 from ..core.limit import Limit
-from ..http.engine import AsyncGate, Engine
+from ..http.engine import AsyncGate, RuleEngine
 from ..http.identity import Identity
 from ..http.limits import read_limits
-from ..http.plans import Plans
 from ..http.rule_set import STORED
 from ..http.rules import Rules
 from ..http.rules_file import RulesFile
+from ..http.tiers import Tiers
 from ..limiter import RateLimiter
+from ..limiter.ids import to_stored_id
 from .auth_failures import AuthFailures, Door
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
 from .clients import Clients
@@ -90,6 +91,7 @@ class Service:
         self._rules = rules
         self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
         self._hash_entity_ids = hash_entity_ids
+        self.check_entity_id = to_stored_id(hash_entity_ids)
         self._metrics_resources = tuple(metrics_resources)
         self._rooms: dict[str, Room] = {}
         self._ready = (0.0, False)
@@ -208,11 +210,11 @@ class Service:
 
 def _gate(limiter: RateLimiter, rules: RulesFile | Literal["stored"]) -> AsyncGate | None:
     if isinstance(rules, str):
-        return AsyncGate(Engine(limiter, STORED, identity=_IDENTITY))
+        return AsyncGate(RuleEngine(limiter, STORED, identity=_IDENTITY))
     if not len(rules.rules):
         return None
-    plans = Plans(rules.plans, "stored") if rules.plans else None
-    return AsyncGate(Engine(limiter, rules.rules, plans=plans, identity=_IDENTITY))
+    tiers = Tiers(rules.plans, "stored") if rules.plans else None
+    return AsyncGate(RuleEngine(limiter, rules.rules, plans=tiers, identity=_IDENTITY))
 
 
 def _one_limit(spec: str) -> Limit:

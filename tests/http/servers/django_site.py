@@ -50,7 +50,7 @@ from django.core.wsgi import get_wsgi_application  # noqa: E402
 from django.urls import path  # noqa: E402
 
 from headgate.http.django import DjangoCall, RateLimitMiddleware, limit  # noqa: E402
-from headgate.http.engine import Engine, SyncGate  # noqa: E402
+from headgate.http.engine import RuleEngine, SyncGate  # noqa: E402
 
 away = SyncRateLimiter(parts.AWAY_URL)
 
@@ -78,12 +78,12 @@ def login(get_response: Any) -> Any:
 
 class Away(RateLimitMiddleware):
     def open_gate(self) -> SyncGate:
-        return SyncGate(Engine(away, parts.AWAY))
+        return SyncGate(RuleEngine(away, parts.AWAY))
 
 
 class AwayOpen(RateLimitMiddleware):
     def open_gate(self) -> SyncGate:
-        return SyncGate(Engine(away, parts.AWAY_OPEN, on_unavailable="allow"))
+        return SyncGate(RuleEngine(away, parts.AWAY_OPEN, on_unavailable="allow"))
 
 
 def hello(request: HttpRequest, id: str = "") -> HttpResponse:

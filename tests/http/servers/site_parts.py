@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from headgate.http.addresses import Addresses
-from headgate.http.call import Call
+from headgate.http.call import HttpCall
 from headgate.http.identity import Identity
 from headgate.http.rules import Rule
 
@@ -40,7 +40,7 @@ PROXY = "127.0.0.9"
 PATIENCE_SECONDS = 20.0
 
 
-def batch_size(call: Call) -> int:
+def batch_size(call: HttpCall) -> int:
     return int(call.header("x-batch-size") or 1)
 
 
@@ -70,12 +70,12 @@ def note(text: str) -> None:
     Path("lifespan").write_text(text)
 
 
-def user(call: Call) -> str | None:
+def user(call: HttpCall) -> str | None:
     """Encoded, so that a test can send any characters."""
     return unquote(call.header("x-user") or "") or None
 
 
-def is_vip(call: Call) -> bool:
+def is_vip(call: HttpCall) -> bool:
     return call.caller == "user:vip"
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain, islice
 
 from ...core.errors import NamespaceNotFound, ValidationError
-from ...http.rule_set import stored_book_plan
+from ...http.rule_set import stored_rules_plan as stored_book_plan
 from ...http.rules import Rule, Rules
 from ...http.rules_file import load_rules
 from ...limiter import SyncRateLimiter

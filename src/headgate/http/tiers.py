@@ -1,4 +1,4 @@
-"""Plans: what a caller has paid for, and which limits that makes of a rule's."""
+"""Price tiers, which users call plans: the limits of a rule for callers who have paid for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from ..core.errors import ValidationError
 from ..core.limit import Limit
 from ..plan import Plan
-from .call import Call
+from .call import HttpCall
 from .failures import Minutely
 from .flights import Flights, NoAnswer
 from .limits import read_limits
@@ -21,13 +21,13 @@ from .steps import AWAY, Await, CallApart, FindOut, ReadMetadata
 
 log = logging.getLogger("headgate")
 
-Provider: TypeAlias = "Mapping[str, str] | Callable[[Call], Any] | Literal['stored']"
-ANY_RULE = "*"
+Provider: TypeAlias = "Mapping[str, str] | Callable[[HttpCall], Any] | Literal['stored']"
+ANY_RULE = "*"  # in a tier: every rule that it does not name
 _CAPACITY = 100_000
 _AGAIN_SECONDS = 1.0  # while one asks anew, the others go on with what was known
 
 
-class Plans:
+class Tiers:
     """`plans`: by plan, the limits of each rule by its id, or `"*"` for those it does not name; or limits, for all.
 
     `of` gives the plan of a caller: a mapping by caller, a function of the call (`call.caller` is who calls), which may
@@ -77,9 +77,9 @@ class Plans:
                     except ValidationError as error:
                         raise ValidationError(f"plan {name!r}: {error}") from None
 
-    def limits_plan(self, call: Call, rule_id: str) -> Plan[tuple[Limit, ...] | None]:
+    def limits_plan(self, call: HttpCall, rule_id: str) -> Plan[tuple[Limit, ...] | None]:
         """What the caller's plan says of the rule; None if nothing."""
-        name = yield from self._name_plan(call)
+        name = yield from self._tier_plan(call)
         limits = self._limits.get(name) if name is not None else None
         if limits is None:
             if name is not None and name not in self._told and len(self._told) < _CAPACITY:
@@ -96,7 +96,7 @@ class Plans:
         else:
             self._known.pop(caller, None)
 
-    def _name_plan(self, call: Call) -> Plan[str | None]:
+    def _tier_plan(self, call: HttpCall) -> Plan[str | None]:
         caller = call.caller or ""
         if isinstance(self._of, Mapping):
             return self._of.get(caller)
@@ -106,7 +106,7 @@ class Plans:
             return name
         self._keep(caller, now + _AGAIN_SECONDS, name) if until else None
         try:
-            ask = partial(self._ask_plan, call, caller, self._generation)
+            ask = partial(self._find_plan, call, caller, self._generation)
             found: str | None = yield from FindOut(self._flights, (self._generation, caller), ask, callable(self._of))
         except GeneratorExit:
             raise
@@ -123,7 +123,7 @@ class Plans:
             unexpected = not isinstance(error, (*AWAY, NoAnswer))
             log.warning("plans could not be found out (%d times): %s", times, error, exc_info=unexpected)
 
-    def _ask_plan(self, call: Call, caller: str, generation: int) -> Plan[str | None]:
+    def _find_plan(self, call: HttpCall, caller: str, generation: int) -> Plan[str | None]:
         """Whoever has waited for it: the answer is kept, however late it is."""
         if self._of == "stored":
             found = (yield from ReadMetadata(caller)).get("plan")
@@ -144,6 +144,9 @@ class Plans:
         if len(self._known) >= _CAPACITY:
             self._known.clear()
         self._known[caller] = (until, name)
+
+
+Plans = Tiers  # the public name: users know tiers as plans
 
 
 def _check_times(ttl: Any, timeout: Any) -> None:
