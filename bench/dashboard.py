@@ -12,7 +12,7 @@ from headgate import SyncRateLimiter
 from headgate.core.names import StoredId
 from headgate.core.records import Put
 from headgate.limiter import keys
-from headgate.service.app import App
+from headgate.service.app import ServiceApp
 from headgate.service.state import Service
 
 from . import ours
@@ -49,7 +49,7 @@ def pages(loop: asyncio.AbstractEventLoop, url: str) -> list[Contender]:
 def _page(loop: asyncio.AbstractEventLoop, path: str, url: str, *, api: bool) -> Any:
     @contextmanager
     def opened(_: Path) -> Iterator[Turn]:
-        app = App(Service(url, max_requests=None), api=api)
+        app = ServiceApp(Service(url, max_requests=None), api=api)
 
         async def hit() -> bool:
             return await _status(app, path) == 200
@@ -62,7 +62,7 @@ def _page(loop: asyncio.AbstractEventLoop, path: str, url: str, *, api: bool) ->
     return opened
 
 
-async def _status(app: App, path: str) -> int:
+async def _status(app: ServiceApp, path: str) -> int:
     """As a server would ask for it."""
     sent: list[Any] = []
     scope = {

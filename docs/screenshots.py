@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from headgate import Limit, SyncRateLimiter
 from headgate.service import state
-from headgate.service.app import App
+from headgate.service.app import ServiceApp
 from headgate.service.ui.live import SECONDS, LiveStats
 from headgate.testing import ManualClock
 
@@ -131,7 +131,7 @@ def dashboard() -> Iterator[str]:
     room = service.room("default")
     assert room.live is not None
     remember(room.live, clock)
-    app = App(service)
+    app = ServiceApp(service)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))

@@ -30,8 +30,8 @@ from headgate.cli.app import app
 from headgate.declare import read_limits_file
 from headgate.http import load_rules
 from headgate.service.app import create_app
-from headgate.service.envoy.files import SECTION, read_descriptors
-from headgate.service.token_file import load_tokens
+from headgate.service.envoy.rules import SECTION, read_descriptors
+from headgate.service.tokens import load_tokens
 
 if sys.version_info >= (3, 11):
     import tomllib

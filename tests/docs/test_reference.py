@@ -12,7 +12,7 @@ from doc_pages import DOCS
 
 from headgate import RateLimiter
 from headgate.cli.serve import serve
-from headgate.service import token_file
+from headgate.service import tokens
 from headgate.stores.dynamodb import url as dynamodb_url
 from headgate.stores.postgres import url as postgres_url
 from headgate.stores.redis import url as redis_url
@@ -60,4 +60,4 @@ def test_every_option_of_the_service_is_there_with_its_default(settings: dict[st
     for name, option in options.items():
         if option.show_default and not option.is_flag and name != "--namespace":
             assert f"`{option.default}`" in rows[name].split(" | ")[0], f"{name} is {option.default}"
-    assert set(token_file._FIELDS) <= rows.keys()
+    assert set(tokens._FIELDS) <= rows.keys()

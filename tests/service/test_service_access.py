@@ -13,8 +13,7 @@ from headgate import ValidationError
 from headgate.files import DocumentError
 from headgate.service.app import OPERATIONS, create_app
 from headgate.service.operations import Operation
-from headgate.service.token_file import load_tokens
-from headgate.service.tokens import SCOPES, Token, Tokens, hashed, new_token
+from headgate.service.tokens import SCOPES, Token, Tokens, hashed, load_tokens, new_token
 
 PUBLIC = {"/healthz", "/readyz", "/openapi.json", "/docs"}
 NEEDED = [one for one in OPERATIONS if one.path not in PUBLIC]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from service_process import TOKENS, Api, ServeProcess, tokens_file
 
-from headgate.service.problems import Refused
+from headgate.service.problems import ProblemError
 from headgate.service.protocol import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
 from headgate.service.reading import _unique, read_headers
 from headgate.service.ui.session import read_cookies
@@ -117,7 +117,7 @@ def test_duplicates_are_found_in_one_pass(many: int) -> None:
     pairs = [(name, b"") for name in (*names, Counted(names[-1]))]
     Counted.compared = 0
     assert len(read_headers(pairs)) == many - 1
-    with pytest.raises(Refused, match="is there twice"):
+    with pytest.raises(ProblemError, match="is there twice"):
         _unique(pairs)  # type: ignore[arg-type]
     assert Counted.compared <= 4 * many
 

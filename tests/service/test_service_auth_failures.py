@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service_process import TOKENS, ServeProcess, inside, tokens_file
 
 from headgate.service.app import create_app
-from headgate.service.auth_failures import DOORS, LOG_EVERY_SECONDS, REASONS, AuthFailures
-from headgate.service.tokens import Token, Tokens, hashed
+from headgate.service.tokens import DOORS, LOG_EVERY_SECONDS, REASONS, AuthFailures, Token, Tokens, hashed
 
 GOOD, LATE, WRONG = "a-token-that-is-good", "a-token-that-is-late", "a-token-of-nobody-at-all"
 

@@ -23,8 +23,7 @@ from service_process import TOKENS, Api, ServeProcess, tokens_file
 from headgate.cli.app import run
 from headgate.service.envoy.ratelimit_pb2 import RateLimitRequest, RateLimitResponse
 from headgate.service.listen import Address
-from headgate.service.token_file import load_tokens
-from headgate.service.tokens import SCOPES
+from headgate.service.tokens import SCOPES, load_tokens
 from headgate.testing.servers.process import eventually
 from headgate.testing.servers.redis import RedisServer
 

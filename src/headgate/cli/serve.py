@@ -19,7 +19,7 @@ from .options import default_url, hash_key, hash_option, json_option, namespace_
 from .output import answer, answer_json
 
 if TYPE_CHECKING:
-    from ..service.serve import Listening
+    from ..service.serve import ListenAddresses as Listening
 
 _MISSING = "the service comes with the extra `server`: pip install 'headgate[server]'"
 
@@ -165,7 +165,7 @@ def serve(
     service = import_service()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("headgate").setLevel(logging.INFO)
-    settings = service.Settings(
+    settings = service.ServeSettings(
         url=url or default_url(),
         namespace=namespace,
         rules=rules,

@@ -16,7 +16,7 @@ from .output import answer, answer_json
 from .serve import import_service
 
 if TYPE_CHECKING:
-    from ..service.serve import Listening
+    from ..service.serve import ListenAddresses as Listening
 
 
 @click.command(
@@ -51,7 +51,7 @@ def ui(
     """
     service = import_service()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = service.Settings(
+    settings = service.ServeSettings(
         url=url or default_url(),
         namespace=namespace,
         bind=bind,

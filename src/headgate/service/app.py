@@ -13,11 +13,11 @@ import msgspec
 from starlette.routing import Route, Router
 
 from ..http.answer import HeaderList, HttpRefusal
-from . import decisions, entities, health, history, limits, metrics, namespaces, usage
+from . import decisions, entities, history, limits, metrics, namespaces, usage
 from .openapi import document
-from .operations import JSON, Operation
-from .page import PAGE_HEADERS, page
-from .problems import Refused, refusal_of
+from .openapi_page import PAGE_HEADERS, page
+from .operations import JSON, Operation, operation
+from .problems import ProblemError, refusal_of
 from .reading import (
     Gone,
     Message,
@@ -30,6 +30,7 @@ from .reading import (
     read_parameter,
     read_query,
 )
+from .schema import Health
 from .state import Service
 from .ui.dashboard import Dashboard
 
@@ -37,11 +38,31 @@ Scope: TypeAlias = "Mapping[str, Any]"
 RawHeaders: TypeAlias = "list[tuple[bytes, bytes]]"
 Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 
+
+@operation("GET", "/healthz", None, tag="health")
+async def alive(service: Service) -> Health:
+    """Whether the service runs."""
+    return Health("alive")
+
+
+@operation("GET", "/readyz", None, tag="health", problems=(503,))
+async def ready(service: Service) -> Health:
+    """Whether the store answers, and the service is not about to end."""
+    if not await service.ready():
+        raise ProblemError(503, "the service cannot decide at the moment", [("Retry-After", "1")])
+    return Health("ready")
+
+
 OPERATIONS = [
-    one
-    for module in (decisions, usage, history, entities, limits, namespaces, health, metrics)
-    for one in vars(module).values()
-    if isinstance(one, Operation)
+    *(
+        one
+        for module in (decisions, usage, history, entities, limits, namespaces)
+        for one in vars(module).values()
+        if isinstance(one, Operation)
+    ),
+    alive,
+    ready,
+    metrics.get_metrics,
 ]
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
@@ -55,26 +76,26 @@ def _answer_headers(media: str) -> RawHeaders:
     return _raw([("Content-Type", media), ("Cache-Control", "no-store")])
 
 
-def create_app(url: str, **settings: Any) -> App:
+def create_app(url: str, **settings: Any) -> ServiceApp:
     """The service over a store, to be run by any ASGI server. It takes what `Service` takes.
 
     Without `tokens` whoever can reach it may do everything: then let the server listen on a loopback address only.
     """
-    return App(Service(url, **settings))
+    return ServiceApp(Service(url, **settings))
 
 
-class App:
+class ServiceApp:
     """`api`: whether programs may ask, and not only people look."""
 
     def __init__(self, service: Service, *, api: bool = True) -> None:
         self.service = service
         self.dashboard = Dashboard(service, decides=api) if service.dashboard else None
         by_path: dict[str, dict[str, Operation]] = {}
-        for operation in OPERATIONS:
-            by_path.setdefault(operation.path, {})[operation.method] = operation
-        self.endpoints = [Endpoint(service, path, operations) for path, operations in by_path.items()]
+        for one in OPERATIONS:
+            by_path.setdefault(one.path, {})[one.method] = one
+        self.endpoints = [ApiEndpoint(service, path, operations) for path, operations in by_path.items()]
         self.pages = _pages()
-        served: list[Endpoint | Fixed] = [one for one in self.endpoints if api or one.is_public]
+        served: list[ApiEndpoint | Fixed] = [one for one in self.endpoints if api or one.is_public]
         served += self.pages if api else []
         people = self.dashboard.routes() if self.dashboard else []
         self._router = Router(
@@ -104,7 +125,7 @@ class App:
         await self.service.close()
 
 
-class Endpoint:
+class ApiEndpoint:
     """All that can be done at one path."""
 
     def __init__(self, service: Service, path: str, operations: Mapping[str, Operation]) -> None:
@@ -163,7 +184,7 @@ class Fixed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             _chosen({"GET": None}, scope["method"])
-        except Refused as refused:
+        except ProblemError as refused:
             await _refuse(send, refused.refusal)
         else:
             await _send(send, 200, self._headers, self._body)
@@ -183,7 +204,7 @@ def _chosen(operations: Mapping[str, Any], method: str) -> Any:
         return operations["GET" if method == "HEAD" else method]
     except KeyError:
         allowed = [*operations, *(["HEAD"] if "GET" in operations else [])]
-        raise Refused(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(allowed))]) from None
+        raise ProblemError(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(allowed))]) from None
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from ..core.errors import RateLimitExceeded
 from ..core.limit import Limit
 from ..http.answer import Headers, too_many
 from ..limiter import RateLimiter
-from .problems import Refused
+from .problems import ProblemError
 from .reading import Gone, Receive
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class RequestBound:
         if not decision.allowed:
             refused = RateLimitExceeded(decision.statuses)
             headers = self._headers.of_refusal(refused, self._limiter.clock)
-            raise Refused.with_(too_many(refused, headers))
+            raise ProblemError.with_(too_many(refused, headers))
 
     async def close(self) -> None:
         await self._limiter.close()
@@ -86,5 +86,5 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def _busy(detail: str) -> Refused:
-    return Refused(503, detail, [("Retry-After", "1")])
+def _busy(detail: str) -> ProblemError:
+    return ProblemError(503, detail, [("Retry-After", "1")])

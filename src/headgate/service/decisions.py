@@ -20,23 +20,23 @@ from ..limiter.acquire.chain import ONE_OF_EACH
 from .bounds import MAX_BATCH_BYTES
 from .limits import limits_of
 from .operations import Asked, operation
-from .problems import Refused, corrupt_words
+from .problems import ProblemError, corrupt_words
 from .schema import (
     MAX_ASKS,
     AcquireForm,
     AmountsForm,
     AskForm,
-    BatchAnswer,
     BatchDecided,
     BatchForm,
+    BatchReply,
     CheckForm,
+    CheckReply,
     Consumed,
     Decided,
     Nothing,
     ReleaseForm,
     Renewed,
     Status,
-    Verdict,
 )
 
 log = logging.getLogger("headgate")
@@ -103,7 +103,7 @@ async def _left(decision: Decision[Lease], statuses: Sequence[LimitStatus], reco
 
 
 @operation("POST", "/v1/acquire/batch", "decide", max_bytes=MAX_BATCH_BYTES)
-async def acquire_batch(asked: Asked, body: BatchForm) -> BatchAnswer:
+async def acquire_batch(asked: Asked, body: BatchForm) -> BatchReply:
     """Many decisions in one call to the store, as if they were asked for one after the other.
 
     Each is by itself; an element that is a list of asks passes or fails as a whole. There is no waiting, and there are
@@ -115,7 +115,7 @@ async def acquire_batch(asked: Asked, body: BatchForm) -> BatchAnswer:
     if any(_holds(decision) for decision in decisions):
         await _undo(decisions)
         raise ValidationError("an ask is for slots, which are held by a lease: POST /v1/acquire gives one")
-    return BatchAnswer([_decided(one, body.statuses) for one in decisions])
+    return BatchReply([_decided(one, body.statuses) for one in decisions])
 
 
 def _asks(body: BatchForm) -> list[Ask | list[Ask]]:
@@ -219,22 +219,22 @@ class FormCall(HttpCall):
 
 
 @operation("POST", "/v1/check", "decide")
-async def check(asked: Asked, body: CheckForm) -> Verdict:
+async def check(asked: Asked, body: CheckForm) -> CheckReply:
     """Decide on a request to an API by the rules that the service was started with, and take what it costs.
 
     It answers with what the middleware would send: headers for the answer of the API or, if it is refused, all of it.
     """
     if asked.gate is None:
-        raise Refused(404, "the service has no rules: start it with --rules FILE, or --rules stored")
+        raise ProblemError(404, "the service has no rules: start it with --rules FILE, or --rules stored")
     if body.entity_id is not None:
         asked.service.check_entity_id(body.entity_id)  # the engine would take a bad id for a mistake in a rule
     verdict = await asked.gate.check(FormCall(body))
     if isinstance(verdict, HttpRefusal):
         if verdict.refused is None:
-            raise Refused.with_(verdict)
-        return Verdict(False, verdict.status, dict(verdict.headers), msgspec.json.decode(verdict.body))
+            raise ProblemError.with_(verdict)
+        return CheckReply(False, verdict.status, dict(verdict.headers), msgspec.json.decode(verdict.body))
     if verdict.leases:
         for lease in verdict.leases:
             await lease.rollback()
         raise ValidationError("a rule here is for slots, which are held by a lease: POST /v1/acquire gives one")
-    return Verdict(True, 200, dict(verdict.headers), None)
+    return CheckReply(True, 200, dict(verdict.headers), None)

@@ -6,12 +6,12 @@ import msgspec
 
 from ..core.records import Entity, Page
 from .operations import Asked, operation
-from .paging import cursor_of, read_cursor
-from .schema import Entities, EntityAnswer, EntityChange, EntityForm, PageQuery
+from .reading import cursor_of, read_cursor
+from .schema import Entities, EntityChange, EntityForm, EntityReply, PageQuery
 
 
 @operation("POST", "/v1/entities", "admin", status=201, problems=(404, 409))
-async def create_entity(asked: Asked, body: EntityForm) -> EntityAnswer:
+async def create_entity(asked: Asked, body: EntityForm) -> EntityReply:
     """Make an entity. Limits need none: it is for a parent, a name or metadata."""
     made = await asked.limiter.create_entity(
         body.entity_id,
@@ -32,13 +32,13 @@ async def list_entities(asked: Asked, query: PageQuery) -> Entities:
 
 
 @operation("GET", "/v1/entities/{entity_id}", "read")
-async def get_entity(asked: Asked, entity_id: str) -> EntityAnswer:
+async def get_entity(asked: Asked, entity_id: str) -> EntityReply:
     """An entity."""
     return _entity(await asked.limiter.get_entity(entity_id))
 
 
 @operation("PATCH", "/v1/entities/{entity_id}", "admin", problems=(409,))
-async def update_entity(asked: Asked, entity_id: str, body: EntityChange) -> EntityAnswer:
+async def update_entity(asked: Asked, entity_id: str, body: EntityChange) -> EntityReply:
     """Change what is given, and keep the rest."""
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not msgspec.UNSET}
     return _entity(await asked.limiter.update_entity(entity_id, **given, actor=asked.actor))
@@ -62,5 +62,5 @@ def _entities(page: Page[Entity]) -> Entities:
     return Entities([_entity(entity) for entity in page], cursor_of(page), corrupt or msgspec.UNSET)
 
 
-def _entity(entity: Entity) -> EntityAnswer:
-    return EntityAnswer(**entity.as_dict())
+def _entity(entity: Entity) -> EntityReply:
+    return EntityReply(**entity.as_dict())

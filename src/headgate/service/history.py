@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..core.usage import Window
 from .operations import Asked, operation
-from .paging import cursor_of, read_cursor
+from .reading import cursor_of, read_cursor
 from .schema import Cursor, EntityId, Input, Number, PageQuery, Resource
 
 Moment = Annotated[datetime, Meta(tz=True, description="With a time zone, like 2026-01-31T12:00:00Z.")]
@@ -42,7 +42,7 @@ class Windowed(Struct):
     consumed: dict[str, Number]
 
 
-class History(Struct):
+class UsageHistoryReply(Struct):
     """Windows in which nothing was used are left out. Of one entity it is all; of everybody it comes in pages."""
 
     items: list[Windowed]
@@ -56,7 +56,7 @@ class Summed(Struct):
     peak_start: datetime
 
 
-class Summary(Struct):
+class UsageSummaryReply(Struct):
     limits: Annotated[dict[str, Summed], Meta(description="By limit name.")]
 
 
@@ -76,32 +76,34 @@ class Audited(Struct):
     after: dict[str, Any] | None
 
 
-class Events(Struct):
+class AuditReply(Struct):
     items: list[Audited]
     cursor: str | None
 
 
 @operation("GET", "/v1/usage/history", "read")
-async def usage_history(asked: Asked, query: HistoryQuery) -> History:
+async def usage_history(asked: Asked, query: HistoryQuery) -> UsageHistoryReply:
     """What was consumed in each hour, day or month of UTC, to the token."""
     page = await asked.limiter.get_usage(**query.asked(), cursor=read_cursor(query))
     items = [Windowed(one.entity_id, one.resource, one.window, one.start, one.end, one.consumed) for one in page]
-    return History(items, cursor_of(page))
+    return UsageHistoryReply(items, cursor_of(page))
 
 
 @operation("GET", "/v1/usage/summary", "read")
-async def usage_summary(asked: Asked, query: RangeQuery) -> Summary:
+async def usage_summary(asked: Asked, query: RangeQuery) -> UsageSummaryReply:
     """Of each limit the total, the average of a window, and the largest one."""
     found = await asked.limiter.get_usage_summary(**query.asked())
-    return Summary({name: Summed(one.total, one.average, one.peak, one.peak_start) for name, one in found.items()})
+    return UsageSummaryReply(
+        {name: Summed(one.total, one.average, one.peak, one.peak_start) for name, one in found.items()}
+    )
 
 
 @operation("GET", "/v1/audit", "read")
-async def audit(asked: Asked, query: AuditQuery) -> Events:
+async def audit(asked: Asked, query: AuditQuery) -> AuditReply:
     """Who changed what, the newest first: of an entity, or of the whole namespace."""
     entity_id = None if query.entity_id is UNSET else query.entity_id
     page = await asked.limiter.get_audit_events(entity_id, limit=query.limit, cursor=read_cursor(query))
-    return Events([_audited(event) for event in page], cursor_of(page))
+    return AuditReply([_audited(event) for event in page], cursor_of(page))
 
 
 def _audited(event: Any) -> Audited:

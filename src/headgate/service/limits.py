@@ -10,25 +10,25 @@ import msgspec
 from ..core.errors import ValidationError, VersionConflict
 from ..core.limit import Limit
 from ..http.limits import read_limits
-from ..limiter import ResolvedLimits as Found
+from ..limiter import ResolvedLimits
 from ..limiter.config.edits import level_at
 from .levels import Level, Wanted
 from .operations import Asked, operation
-from .paging import cursor_of, read_cursor
+from .reading import cursor_of, read_cursor
 from .schema import (
     ChangeQuery,
     CustomQuery,
-    Deleted,
+    DeletedReply,
     Effective,
     LimitForm,
     LimitsForm,
     Names,
     PageQuery,
     PlaceForm,
-    ResolvedLimits,
-    StoredLimits,
+    ResolvedLimitsReply,
+    StoredLimitsReply,
     SystemForm,
-    SystemLimits,
+    SystemLimitsReply,
 )
 
 _SLOT_FIELDS = {"name", "slots", "ttl_seconds"}
@@ -82,53 +82,53 @@ async def _change(
                 raise
 
 
-def _resolved(found: Found) -> ResolvedLimits:
-    return ResolvedLimits(forms_of(found.limits), found.source, found.sources, found.on_unavailable)
+def _resolved(found: ResolvedLimits) -> ResolvedLimitsReply:
+    return ResolvedLimitsReply(forms_of(found.limits), found.source, found.sources, found.on_unavailable)
 
 
-async def _get(asked: Asked, level: Level) -> StoredLimits:
+async def _get(asked: Asked, level: Level) -> StoredLimitsReply:
     found = await level.read(asked.limiter)
-    return StoredLimits(limits=forms_of(found), inherit=found.inherit, version=found.version)
+    return StoredLimitsReply(limits=forms_of(found), inherit=found.inherit, version=found.version)
 
 
-async def _set(asked: Asked, level: Level, body: LimitsForm) -> StoredLimits:
+async def _set(asked: Asked, level: Level, body: LimitsForm) -> StoredLimitsReply:
     limits = limits_of(body.limits) or ()
     _, effective = await _change(asked, level, Wanted(limits, body.inherit), body)
-    return StoredLimits(limits=forms_of(limits), inherit=body.inherit, effective=effective)
+    return StoredLimitsReply(limits=forms_of(limits), inherit=body.inherit, effective=effective)
 
 
-async def _delete(asked: Asked, level: Level, query: ChangeQuery) -> Deleted:
+async def _delete(asked: Asked, level: Level, query: ChangeQuery) -> DeletedReply:
     was_there, effective = await _change(asked, level, None, query)
-    return Deleted(was_there and not query.preview, effective)
+    return DeletedReply(was_there and not query.preview, effective)
 
 
 @operation("GET", "/v1/limits/resolve", "read")
-async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimits:
+async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimitsReply:
     """The limits that hold for an entity on a resource, and which level each is from."""
     return _resolved(await asked.limiter.resolve_limits(query.entity_id, query.resource))
 
 
 @operation("GET", "/v1/limits/system", "read")
-async def get_system_limits(asked: Asked) -> SystemLimits:
+async def get_system_limits(asked: Asked) -> SystemLimitsReply:
     """The limits of everyone everywhere, and what happens when the store is away."""
     found = await Level().read(asked.limiter)
-    return SystemLimits(
+    return SystemLimitsReply(
         limits=forms_of(found), inherit=found.inherit, version=found.version, on_unavailable=found.on_unavailable
     )
 
 
 @operation("PUT", "/v1/limits/system", "admin", problems=(409,))
-async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimits:
+async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimitsReply:
     """Store the limits of everyone everywhere, and what happens when the store is away."""
     limits = limits_of(body.limits) or ()
     _, effective = await _change(asked, Level(), Wanted(limits, body.inherit, body.on_unavailable), body)
-    return SystemLimits(
+    return SystemLimitsReply(
         limits=forms_of(limits), inherit=body.inherit, on_unavailable=body.on_unavailable, effective=effective
     )
 
 
 @operation("DELETE", "/v1/limits/system", "admin", problems=(409,))
-async def delete_system_limits(asked: Asked, query: ChangeQuery) -> Deleted:
+async def delete_system_limits(asked: Asked, query: ChangeQuery) -> DeletedReply:
     """Delete the limits of everyone everywhere."""
     return await _delete(asked, Level(), query)
 
@@ -141,19 +141,19 @@ async def list_resources(asked: Asked, query: PageQuery) -> Names:
 
 
 @operation("GET", "/v1/limits/resources/{resource:path}", "read")
-async def get_resource_limits(asked: Asked, resource: str) -> StoredLimits:
+async def get_resource_limits(asked: Asked, resource: str) -> StoredLimitsReply:
     """The limits of everyone on a resource."""
     return await _get(asked, Level(resource=resource))
 
 
 @operation("PUT", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
-async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimits:
+async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimitsReply:
     """Store the limits of everyone on a resource."""
     return await _set(asked, Level(resource=resource), body)
 
 
 @operation("DELETE", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
-async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery) -> Deleted:
+async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery) -> DeletedReply:
     """Delete the limits of everyone on a resource."""
     return await _delete(asked, Level(resource=resource), query)
 
@@ -167,36 +167,40 @@ async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}", "read")
-async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimits:
+async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimitsReply:
     """An entity's own limits for every resource."""
     return await _get(asked, Level(entity_id))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
-async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimits:
+async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimitsReply:
     """Store an entity's own limits for every resource."""
     return await _set(asked, Level(entity_id), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
-async def delete_entity_limits(asked: Asked, entity_id: str, query: ChangeQuery) -> Deleted:
+async def delete_entity_limits(asked: Asked, entity_id: str, query: ChangeQuery) -> DeletedReply:
     """Delete an entity's own limits for every resource."""
     return await _delete(asked, Level(entity_id), query)
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
-async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimits:
+async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimitsReply:
     """An entity's own limits on a resource."""
     return await _get(asked, Level(entity_id, resource))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
-async def set_entity_resource_limits(asked: Asked, entity_id: str, resource: str, body: LimitsForm) -> StoredLimits:
+async def set_entity_resource_limits(
+    asked: Asked, entity_id: str, resource: str, body: LimitsForm
+) -> StoredLimitsReply:
     """Store an entity's own limits on a resource."""
     return await _set(asked, Level(entity_id, resource), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
-async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str, query: ChangeQuery) -> Deleted:
+async def delete_entity_resource_limits(
+    asked: Asked, entity_id: str, resource: str, query: ChangeQuery
+) -> DeletedReply:
     """Delete an entity's own limits on a resource."""
     return await _delete(asked, Level(entity_id, resource), query)

@@ -10,11 +10,11 @@ from msgspec import Meta, Struct
 from ..limiter import Namespace
 from ..limiter.config.namespaces import Status
 from .operations import Asked, operation
-from .paging import cursor_of, read_cursor
+from .reading import cursor_of, read_cursor
 from .schema import Input, Nothing, PageQuery
 
 
-class NamespaceAnswer(Struct):
+class NamespaceReply(Struct):
     """Only one that is `active` can be used."""
 
     name: str
@@ -25,7 +25,7 @@ class NamespaceAnswer(Struct):
 
 
 class NamespaceList(Struct):
-    items: list[NamespaceAnswer]
+    items: list[NamespaceReply]
     cursor: str | None
 
 
@@ -37,8 +37,8 @@ class Purged(Struct):
     removed: Annotated[int, Meta(description="How many rows and records there were.")]
 
 
-def _answer(namespace: Namespace) -> NamespaceAnswer:
-    return NamespaceAnswer(namespace.name, namespace.id, namespace.status, namespace.created_at, namespace.deleted_at)
+def _answer(namespace: Namespace) -> NamespaceReply:
+    return NamespaceReply(namespace.name, namespace.id, namespace.status, namespace.created_at, namespace.deleted_at)
 
 
 @operation("GET", "/v1/namespaces", "namespaces")
@@ -49,25 +49,25 @@ async def list_namespaces(asked: Asked, query: PageQuery) -> NamespaceList:
 
 
 @operation("GET", "/v1/namespaces/{namespace}", "namespaces")
-async def get_namespace(asked: Asked, namespace: str) -> NamespaceAnswer:
+async def get_namespace(asked: Asked, namespace: str) -> NamespaceReply:
     """A namespace."""
     return _answer(await asked.limiter.get_namespace(namespace))
 
 
 @operation("PUT", "/v1/namespaces/{namespace}", "namespaces")
-async def register_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceAnswer:
+async def register_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceReply:
     """Register a namespace. One that is in use has registered itself."""
     return _answer(await asked.limiter.register_namespace(namespace, actor=asked.actor))
 
 
 @operation("DELETE", "/v1/namespaces/{namespace}", "namespaces", problems=(409,))
-async def delete_namespace(asked: Asked, namespace: str) -> NamespaceAnswer:
+async def delete_namespace(asked: Asked, namespace: str) -> NamespaceReply:
     """Let nobody use a namespace any more. What is in it stays, and comes back when it is recovered."""
     return _answer(await asked.limiter.delete_namespace(namespace, actor=asked.actor))
 
 
 @operation("POST", "/v1/namespaces/{namespace}/recover", "namespaces", problems=(409,))
-async def recover_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceAnswer:
+async def recover_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceReply:
     """Bring a deleted namespace back."""
     return _answer(await asked.limiter.recover_namespace(namespace, actor=asked.actor))
 

@@ -54,15 +54,11 @@ class Operation:
     max_bytes: int
     problems: tuple[int, ...]
     media: str
+    tag: str
 
     @property
     def name(self) -> str:
         return self.handler.__name__
-
-    @property
-    def tag(self) -> str:
-        """What it belongs to: the name of the module."""
-        return self.handler.__module__.rpartition(".")[2]
 
     @property
     def words(self) -> str:
@@ -87,6 +83,7 @@ def operation(
     max_bytes: int = MAX_BODY_BYTES,
     problems: tuple[int, ...] = (),
     media: str = JSON,
+    tag: str | None = None,
 ) -> Callable[[Handler], Operation]:
     """What a handler does, as an operation. It is given what its arguments name: `body`, `query`, parts of the path."""
 
@@ -95,6 +92,7 @@ def operation(
         answer = None if kinds["return"] is type(None) else kinds["return"]
         body, query = kinds.get("body"), kinds.get("query")
         code = status if answer else 204
-        return Operation(method, path, scope, handler, body, query, answer, code, max_bytes, problems, media)
+        group = tag or handler.__module__.rpartition(".")[2]
+        return Operation(method, path, scope, handler, body, query, answer, code, max_bytes, problems, media, group)
 
     return made

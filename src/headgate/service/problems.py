@@ -33,7 +33,7 @@ _STATUSES: dict[type[HeadgateError], int] = {
 }
 
 
-class Refused(Exception):
+class ProblemError(Exception):
     """A request that is not carried out."""
 
     def __init__(self, status: int, detail: str, headers: HeaderList | None = None) -> None:
@@ -42,7 +42,7 @@ class Refused(Exception):
         self.refusal: HttpRefusal = problem(status, "", title, detail, headers or [])
 
     @classmethod
-    def with_(cls, refusal: HttpRefusal) -> Refused:
+    def with_(cls, refusal: HttpRefusal) -> ProblemError:
         """An answer that is made already."""
         refused = cls(refusal.status, "")
         refused.refusal = refusal
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def refusal_of(error: Exception) -> HttpRefusal:
-    if isinstance(error, Refused):
+    if isinstance(error, ProblemError):
         return error.refusal
     if isinstance(error, CorruptState):
         log.error("%s", error)
@@ -63,11 +63,11 @@ def refusal_of(error: Exception) -> HttpRefusal:
         return unavailable()
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
-            return Refused(status, _words(error)).refusal
+            return ProblemError(status, _words(error)).refusal
     if isinstance(error, RecursionError):
-        return Refused(400, "the body is nested too deeply").refusal
+        return ProblemError(400, "the body is nested too deeply").refusal
     log.error("a request failed", exc_info=error)
-    return Refused(500, "the request failed; the service has written down why").refusal
+    return ProblemError(500, "the request failed; the service has written down why").refusal
 
 
 def log_store_refused(error: StoreRefused) -> None:

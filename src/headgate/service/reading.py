@@ -1,27 +1,35 @@
-"""What comes with a request, read with care: bodies, queries, parts of the path."""
+"""Reading a request: headers, body, query, parts of the path, cursors, and the address of the client."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from .problems import Refused
+from ..core.errors import ValidationError
+from ..core.records import Page
+from ..http.addresses import Addresses
+from .problems import ProblemError
 
 T = TypeVar("T")
 Message: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 Headers: TypeAlias = "Mapping[bytes, bytes]"
+Scope: TypeAlias = "Mapping[str, Any]"
 
 _JSON = b"application/json"
 _PLACE = re.compile(r" - at `\$(?P<path>.*)`$")
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]")
 _HIDDEN = "api_key"
 _SHOWN = 80
+_FORWARDED_PROTO = re.compile(rb'(?:^|[;,])\s*proto\s*=\s*"?https\b', re.IGNORECASE)
+UNKNOWN = "unknown"
 
 
 class Gone(Exception):
@@ -50,7 +58,7 @@ def check_json(headers: Headers) -> None:
     """A page of some other site can make a browser send anything but this."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != _JSON:
-        raise Refused(415, "the body must be sent with the header Content-Type: application/json")
+        raise ProblemError(415, "the body must be sent with the header Content-Type: application/json")
 
 
 async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:
@@ -72,9 +80,9 @@ async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _too_large(most: int) -> Refused:
+def _too_large(most: int) -> ProblemError:
     # The connection stays open, for whoever is still sending could not read the answer otherwise. The rest is dropped.
-    return Refused(413, f"the body is larger than {most:,} bytes, which is the most here")
+    return ProblemError(413, f"the body is larger than {most:,} bytes, which is the most here")
 
 
 def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -85,11 +93,11 @@ def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         if msgspec.json.encode(plain) != msgspec.json.format(body, indent=-1):
             json.loads(body, object_pairs_hook=_unique)
     except msgspec.ValidationError as error:
-        raise Refused(400, _said(str(error), body)) from None
+        raise ProblemError(400, _said(str(error), body)) from None
     except UnicodeDecodeError as error:
-        raise Refused(400, f"the body is not UTF-8: {error.reason}") from None
+        raise ProblemError(400, f"the body is not UTF-8: {error.reason}") from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise Refused(400, f"the body is no JSON: {error}") from None
+        raise ProblemError(400, f"the body is no JSON: {error}") from None
     return found
 
 
@@ -97,7 +105,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(_repeated(name for name, _ in pairs))
-        raise Refused(400, f"the key {twice[:_SHOWN]!r} is there twice")
+        raise ProblemError(400, f"the key {twice[:_SHOWN]!r} is there twice")
     return found
 
 
@@ -135,13 +143,13 @@ def read_query(query: bytes, kind: type[T] | None) -> T | None:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except (ValueError, UnicodeDecodeError):
-        raise Refused(400, "the query cannot be read") from None
+        raise ProblemError(400, "the query cannot be read") from None
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise Refused(400, "the query names something twice")
+        raise ProblemError(400, "the query names something twice")
     if kind is None:
         if found:
-            raise Refused(400, f"the query has {next(iter(found))[:_SHOWN]!r}, and none is known here")
+            raise ProblemError(400, f"the query has {next(iter(found))[:_SHOWN]!r}, and none is known here")
         return None
     try:
         return msgspec.convert(found, kind, strict=False)
@@ -149,7 +157,7 @@ def read_query(query: bytes, kind: type[T] | None) -> T | None:
         message = str(error)
         match = _PLACE.search(message)
         what = f"{match['path'].removeprefix('.')}: {message[: match.start()]}" if match else message
-        raise Refused(400, f"the query is wrong: {what}") from None
+        raise ProblemError(400, f"the query is wrong: {what}") from None
 
 
 def read_parameter(raw: str) -> str:
@@ -163,5 +171,66 @@ def read_parameter(raw: str) -> str:
     return value
 
 
-def not_found() -> Refused:
-    return Refused(404, "there is nothing at this path; /openapi.json says what there is")
+def not_found() -> ProblemError:
+    return ProblemError(404, "there is nothing at this path; /openapi.json says what there is")
+
+
+# Pages of lists
+
+
+class Paged(Protocol):
+    cursor: str
+
+
+def read_cursor(query: Paged) -> str | None:
+    try:
+        return base64.b64decode(query.cursor, b"-_", validate=True).decode() or None
+    except (binascii.Error, ValueError):
+        raise ValidationError("cursor is none that a page has: pass it on as it is") from None
+
+
+def cursor_of(page: Page[Any]) -> str | None:
+    return None if page.cursor is None else base64.urlsafe_b64encode(page.cursor.encode()).decode()
+
+
+# The client
+
+
+class _Sender:
+    """A scope, as `Addresses` sees a request."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    @property
+    def peer(self) -> str | None:
+        client = self._scope.get("client")
+        return client[0] if client else None
+
+    def headers(self, name: str) -> list[str]:
+        wanted = name.encode("latin-1")
+        return [value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted]
+
+
+class Clients:
+    """`proxies`: addresses and networks whose `X-Forwarded-For` is believed; of nobody else it is."""
+
+    def __init__(self, proxies: Iterable[str] = ()) -> None:
+        self._addresses = Addresses(proxies)
+
+    def address(self, scope: Scope) -> str:
+        return self._addresses.of(_Sender(scope)) or UNKNOWN
+
+
+def is_secure(scope: Scope) -> bool:
+    """Whether the browser speaks TLS, to us or to any proxy on the way.
+
+    Each proxy may add what it knows, so that there are several values, and any may be the browser's. A cookie that is
+    Secure by mistake is not sent, and a client that lies harms only itself; one that is not could be read on the way.
+    """
+    if scope.get("scheme") == "https":
+        return True
+    sent = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+    if any(one.strip().lower() == b"https" for value in sent for one in value.split(b",")):
+        return True
+    return any(_FORWARDED_PROTO.search(value) for name, value in scope["headers"] if name == b"forwarded")

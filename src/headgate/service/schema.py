@@ -142,7 +142,7 @@ class BatchDecided(Struct):
     error: str | UnsetType = UNSET
 
 
-class BatchAnswer(Struct):
+class BatchReply(Struct):
     """In the order of the asks."""
 
     decisions: list[BatchDecided]
@@ -161,7 +161,7 @@ class CheckForm(Input):
     address: Annotated[str, Meta(max_length=64)] | None = None
 
 
-class Verdict(Struct):
+class CheckReply(Struct):
     """`headers` belong into the answer to the caller. If it is refused, so do `status` and `body`."""
 
     allowed: bool
@@ -235,7 +235,7 @@ class UsageQuery(Input):
     ) = UNSET
 
 
-class Used(Struct):
+class LimitUsage(Struct):
     resource: str
     limit_name: str
     limit: str
@@ -246,9 +246,9 @@ class Used(Struct):
     blocked_for_seconds: float
 
 
-class Usage(Struct):
+class UsageReply(Struct):
     entity_id: str
-    limits: list[Used]
+    limits: list[LimitUsage]
 
 
 # Entities
@@ -275,7 +275,7 @@ class EntityChange(Input, omit_defaults=True):
     expected_version: Annotated[float, Meta(ge=1, extra_json_schema={"type": "integer"})] | None = None
 
 
-class EntityAnswer(Struct):
+class EntityReply(Struct):
     entity_id: str
     name: str | None
     parent_id: str | None
@@ -292,7 +292,7 @@ class PageQuery(Input):
 class Entities(Struct):
     """`cursor`: where the next page starts; null: this is the last one. `corrupt`: entities that cannot be read."""
 
-    items: list[EntityAnswer]
+    items: list[EntityReply]
     cursor: str | None
     corrupt: list[str] | UnsetType = UNSET
 
@@ -327,7 +327,7 @@ class SystemForm(LimitsForm):
 Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
 
 
-class ResolvedLimits(Struct):
+class ResolvedLimitsReply(Struct):
     """What holds. `source`: the most specific level that has any of them. `sources`: by limit name, the level it is
     from. `on_unavailable`: the stored policy for outages."""
 
@@ -341,8 +341,8 @@ class Effective(Struct):
     """What held before a change and holds after it: for the entity on the resource. For every resource: on one without
     limits; for everyone: an entity without limits."""
 
-    before: ResolvedLimits
-    after: ResolvedLimits
+    before: ResolvedLimitsReply
+    after: ResolvedLimitsReply
     dropped: Annotated[
         dict[str, list[str | None]],
         Meta(
@@ -352,7 +352,7 @@ class Effective(Struct):
     ]
 
 
-class StoredLimits(Struct, kw_only=True):
+class StoredLimitsReply(Struct, kw_only=True):
     """`version`: of those that were read; 0 if there are none. `effective`: what a change did."""
 
     limits: list[LimitForm]
@@ -361,11 +361,11 @@ class StoredLimits(Struct, kw_only=True):
     effective: Effective | UnsetType = UNSET
 
 
-class SystemLimits(StoredLimits, kw_only=True):
+class SystemLimitsReply(StoredLimitsReply, kw_only=True):
     on_unavailable: OnUnavailable | None
 
 
-class Deleted(Struct):
+class DeletedReply(Struct):
     deleted: Annotated[bool, Meta(description="false: there was nothing, or it was a preview.")]
     effective: Effective
 

@@ -19,17 +19,16 @@ import uvicorn
 from ..core.errors import ValidationError
 from ..http.rule_set import STORED
 from ..http.rules_file import RulesFile, load_rules
-from .app import App
+from .app import ServiceApp
 from .bounds import MAX_REQUESTS
-from .envoy.descriptors import Descriptors
-from .envoy.files import SECTION, read_descriptors
+from .envoy.rules import SECTION, DescriptorRules, read_descriptors
 from .envoy.server import EnvoyServer, start_envoy_server
 from .envoy.servicer import RateLimitServicer
 from .listen import Address, room_for
 from .protocol import IDLE_SECONDS, MAX_CONNECTIONS, READ_SECONDS, BoundedProtocol, Bounds
 from .reload import ReloadedFile, Reloader, stamp_of
 from .state import NO_RULES, Service
-from .token_file import load_tokens
+from .tokens import load_tokens
 
 try:
     from uvloop import run
@@ -48,7 +47,7 @@ _LATER_SECONDS = 5.0  # after the timeout: whoever is not answered by then is cu
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListenAddresses:
     """Where it listens, once it does. `grpc` is None if it does not speak to Envoy."""
 
     http: str
@@ -59,7 +58,7 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """What `headgate serve` is given. `grpc` None: where it usually is, if there are rules for descriptors."""
 
     url: str
@@ -83,7 +82,7 @@ class Settings:
     max_connections: int = MAX_CONNECTIONS
 
 
-def serve(settings: Settings, on_listening: Callable[[Listening], object]) -> None:
+def serve(settings: ServeSettings, on_listening: Callable[[ListenAddresses], object]) -> None:
     """Serve until SIGTERM or SIGINT, then answer those who are here, and return. Told twice, return at once."""
     files = _Files(settings)
     settings = replace(settings, max_connections=room_for(settings.max_connections))
@@ -94,13 +93,13 @@ def serve(settings: Settings, on_listening: Callable[[Listening], object]) -> No
 class _Files:
     """All that can be wrong before anything is opened."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServeSettings) -> None:
         # Before they are read: what changes from now on has to be read again.
         self.tokens_stamp = None if settings.tokens is None else stamp_of(settings.tokens)
         self.rules_stamp = None if settings.rules is None else stamp_of(settings.rules)
         self.stored = settings.rules == STORED
         given = None if self.stored else settings.rules
-        self.rules, self.descriptors = (NO_RULES, Descriptors()) if given is None else _read_rules(given)
+        self.rules, self.descriptors = (NO_RULES, DescriptorRules()) if given is None else _read_rules(given)
         self.tokens = None if settings.tokens is None else load_tokens(settings.tokens)
         self.http = Address.parse(settings.bind, "--bind")
         self.grpc = self._grpc(settings)
@@ -112,7 +111,7 @@ class _Files:
                     f"{advice}"
                 )
 
-    def _grpc(self, settings: Settings) -> Address | None:
+    def _grpc(self, settings: ServeSettings) -> Address | None:
         if settings.grpc == OFF:
             return None
         if len(self.descriptors):
@@ -124,13 +123,13 @@ class _Files:
         return None
 
 
-def _read_rules(path: str | Path) -> tuple[RulesFile, Descriptors]:
+def _read_rules(path: str | Path) -> tuple[RulesFile, DescriptorRules]:
     rules = load_rules(path, [SECTION])
     return rules, read_descriptors(rules.sections.get(SECTION))
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: App, settings: Settings, on_started: Callable[[], object]) -> None:
+    def __init__(self, app: ServiceApp, settings: ServeSettings, on_started: Callable[[], object]) -> None:
         bounds = Bounds(settings.read_timeout, settings.idle_timeout, settings.max_connections)
         config = uvicorn.Config(
             app,
@@ -168,7 +167,11 @@ class _Server(uvicorn.Server):
 
 class _Process:
     def __init__(
-        self, settings: Settings, files: _Files, listener: socket.socket, on_listening: Callable[[Listening], object]
+        self,
+        settings: ServeSettings,
+        files: _Files,
+        listener: socket.socket,
+        on_listening: Callable[[ListenAddresses], object],
     ) -> None:
         self._settings = settings
         self._files = files
@@ -187,7 +190,7 @@ class _Process:
             proxies=settings.proxies,
         )
         self._servicer = RateLimitServicer(files.descriptors, self._service.authorize)
-        self._app = App(self._service, api=settings.api)
+        self._app = ServiceApp(self._service, api=settings.api)
         self._http = _Server(self._app, settings, self._started)
         self._reloader = Reloader([*self._files_to_watch()], settings.reload_every)
         self._reloading: asyncio.Task[None] | None = None
@@ -220,7 +223,7 @@ class _Process:
     def _started(self) -> None:
         port = self._listener.getsockname()[1]
         grpc = self._files.grpc.at(self._envoy.port) if self._envoy and self._files.grpc else None
-        self._on_listening(Listening(f"http://{self._files.http.at(port)}", str(grpc) if grpc else None))
+        self._on_listening(ListenAddresses(f"http://{self._files.http.at(port)}", str(grpc) if grpc else None))
 
     def _end(self) -> None:
         if self._service.stopping:
@@ -246,7 +249,7 @@ class _Process:
         if rules is not None and not self._files.stored:
             yield ReloadedFile("rules", rules, _read_rules, self._use_rules, reloads, self._files.rules_stamp)
 
-    def _use_rules(self, read: tuple[RulesFile, Descriptors]) -> None:
+    def _use_rules(self, read: tuple[RulesFile, DescriptorRules]) -> None:
         rules, descriptors = read
         if self._envoy is not None and not len(descriptors):
             path = self._settings.rules

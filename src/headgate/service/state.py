@@ -22,14 +22,12 @@ from ..http.rules_file import RulesFile
 from ..http.tiers import Tiers
 from ..limiter import RateLimiter
 from ..limiter.ids import to_stored_id
-from .auth_failures import AuthFailures, Door
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
-from .clients import Clients
 from .metrics import Exposition, ServiceCollector
 from .operations import Asked
-from .problems import Refused
-from .reading import Headers, Receive
-from .tokens import Token, Tokens
+from .problems import ProblemError
+from .reading import Clients, Headers, Receive
+from .tokens import AuthFailures, Door, Token, Tokens
 from .ui.live import LiveStats
 
 log = logging.getLogger("headgate")
@@ -153,18 +151,18 @@ class Service:
         return None if presented is None else self.tokens.find(presented)
 
     async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
-        """Whoever may do what needs the scope, or Refused. `request` is what ASGI calls a scope."""
+        """Whoever may do what needs the scope, or ProblemError. `request` is what ASGI calls a scope."""
         presented = _bearer(headers)
         token = self._token(presented)
         if token is None:
             self.count_refused("api", presented, self.clients.address(request))
-            raise Refused(
+            raise ProblemError(
                 401, "a valid token is needed: Authorization: Bearer <token>", [("WWW-Authenticate", _CHALLENGE)]
             )
         if not token.allows(scope):
             self.auth_failures.count("api", "scope", token.name)
             challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{scope}"'
-            raise Refused(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
+            raise ProblemError(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
         await self.count(token)
         room = self.room(token.namespace)
         return Asked(self, room.limiter, room.gate, receive, token.name)
@@ -177,7 +175,7 @@ class Service:
     def check_host(self, headers: Headers) -> None:
         """Without tokens, a name that leads here is not enough: any site could have one for this machine."""
         if self.tokens is None and not _is_loopback(headers.get(b"host", b"")):
-            raise Refused(421, "without tokens the service answers only to localhost, 127.0.0.1 and [::1]")
+            raise ProblemError(421, "without tokens the service answers only to localhost, 127.0.0.1 and [::1]")
 
     async def ready(self) -> bool:
         """Whether the store answers, by now or a moment ago, and the service is not about to end."""

@@ -8,7 +8,7 @@ from ..core.units import MILLI, from_milli
 from ..limiter import BucketStatus
 from .limits import limits_of
 from .operations import Asked, operation
-from .schema import AdjustForm, Available, PenalizeForm, PlaceForm, Usage, UsageQuery, Used
+from .schema import AdjustForm, Available, LimitUsage, PenalizeForm, PlaceForm, UsageQuery, UsageReply
 
 
 @operation("GET", "/v1/available", "read")
@@ -18,7 +18,7 @@ async def available(asked: Asked, query: PlaceForm) -> Available:
 
 
 @operation("GET", "/v1/usage", "read")
-async def usage(asked: Asked, query: UsageQuery) -> Usage:
+async def usage(asked: Asked, query: UsageQuery) -> UsageReply:
     """What of an entity's own limits is used right now. With `resource` the unused ones are there too."""
     limiter = asked.limiter
     resource = None if query.resource is UNSET else query.resource
@@ -32,14 +32,14 @@ async def usage(asked: Asked, query: UsageQuery) -> Usage:
             for limit in limits
             if limit.name not in seen
         ]
-    return Usage(query.entity_id, found)
+    return UsageReply(query.entity_id, found)
 
 
-def _used(bucket: BucketStatus) -> Used:
+def _used(bucket: BucketStatus) -> LimitUsage:
     limit = bucket.limit
     untouched = not limit.is_concurrent and not bucket.full_in_seconds  # what is left is rounded down
     used = 0 if untouched else from_milli(limit.capacity_milli - bucket.available * MILLI)
-    return Used(
+    return LimitUsage(
         bucket.resource,
         limit.name,
         str(limit),

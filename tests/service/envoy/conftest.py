@@ -15,8 +15,7 @@ from envoy_proxy import Client, EnvoyProxy, Guide, Loop, Service, Upstream
 from headgate import RateLimiter
 from headgate.http.answer import DEFAULT_HEADERS
 from headgate.http.rules_file import load_rules
-from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
-from headgate.service.envoy.files import SECTION, read_descriptors
+from headgate.service.envoy.rules import SECTION, DescriptorRule, DescriptorRules, read_descriptors
 from headgate.testing import ManualClock
 
 GUIDE = Path(__file__).parents[3] / "docs" / "envoy.md"
@@ -53,7 +52,7 @@ def serve(loop: Loop, clock: ManualClock) -> Iterator[Callable[..., Client]]:
         headers: Any = DEFAULT_HEADERS,
         **settings: Any,
     ) -> Client:
-        service = Service(loop, Descriptors(rules), open_to_all=open_to_all, headers=headers)
+        service = Service(loop, DescriptorRules(rules), open_to_all=open_to_all, headers=headers)
         open_now.append(service)
         service.use(lambda: kind(url, clock=clock, **settings))
         client = Client(service.port)
@@ -84,7 +83,7 @@ def _envoy_service(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Iter
     path.write_text(guide_block("descriptors:") + indent(guide_block("- id: tokens"), "  "))
     rules = read_descriptors(load_rules(path, sections=[SECTION]).sections[SECTION]).rules
     shadow = DescriptorRule("stricter", "edge", {"remote_address": "*"}, "1/hour", shadow=True, priority=1)
-    service = Service(loop, Descriptors([*rules, shadow]), open_to_all=False)
+    service = Service(loop, DescriptorRules([*rules, shadow]), open_to_all=False)
     yield service
     service.close()
 

@@ -18,8 +18,8 @@ import grpc
 
 from headgate import RateLimiter
 from headgate.http.answer import DEFAULT_HEADERS
-from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
 from headgate.service.envoy.ratelimit_pb2 import RateLimitRequest, RateLimitResponse
+from headgate.service.envoy.rules import DescriptorRule, DescriptorRules
 from headgate.service.envoy.server import EnvoyServer, start_envoy_server
 from headgate.service.envoy.servicer import SERVICE, RateLimitServicer
 from headgate.testing.servers.process import ServerProcess, eventually, free_port
@@ -49,7 +49,7 @@ class Service:
     """Our gRPC service on a port that it keeps, to be stopped and started again."""
 
     def __init__(
-        self, loop: Loop, descriptors: Descriptors, *, open_to_all: bool = True, headers: Any = DEFAULT_HEADERS
+        self, loop: Loop, descriptors: DescriptorRules, *, open_to_all: bool = True, headers: Any = DEFAULT_HEADERS
     ) -> None:
         self._loop = loop
         self._limiter: RateLimiter | None = None
@@ -77,7 +77,7 @@ class Service:
     @contextmanager
     def under(self, *rules: DescriptorRule) -> Iterator[None]:
         """Other rules, for a while."""
-        self._servicer.use(Descriptors(rules))
+        self._servicer.use(DescriptorRules(rules))
         try:
             yield
         finally:

@@ -14,9 +14,9 @@ from envoy_proxy import Loop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from service_process import TOKENS, ServeProcess, tokens_file
 
-from headgate.service.envoy.descriptors import Descriptors
 from headgate.service.envoy.guard import MAX_HEALTH_CALLS
 from headgate.service.envoy.ratelimit_pb2 import RateLimitRequest, RateLimitResponse
+from headgate.service.envoy.rules import DescriptorRules
 from headgate.service.envoy.server import MAX_CONCURRENT, MAX_STREAMS, start_envoy_server
 from headgate.service.envoy.servicer import SERVICE, RateLimitServicer
 from headgate.testing.servers.process import eventually
@@ -131,7 +131,7 @@ def test_a_connection_that_is_half_way_is_closed(served: ServeProcess, sent: byt
 
 
 def test_a_connection_without_calls_is_closed(loop: Loop) -> None:
-    servicer = RateLimitServicer(Descriptors(), lambda token, scope: None)
+    servicer = RateLimitServicer(DescriptorRules(), lambda token, scope: None)
     server = loop.run(start_envoy_server(servicer, "127.0.0.1:0", idle_seconds=0.5))
     try:
         with Raw(f"127.0.0.1:{server.port}") as connection:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from headgate import Limit, ValidationError
 from headgate.files import DocumentError
 from headgate.http.rules_file import load_rules
-from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
-from headgate.service.envoy.files import SECTION, read_descriptors
+from headgate.service.envoy.rules import SECTION, DescriptorRule, DescriptorRules, read_descriptors
 
 
 def rule(
@@ -24,7 +23,7 @@ def rule(
 
 def found(rules: list[DescriptorRule], *entries: tuple[str, str], domain: str = "edge") -> list[str]:
     encoded = [(key, value.encode()) for key, value in entries]
-    return [rule.id for rule in Descriptors(rules).find(domain, encoded)]
+    return [rule.id for rule in DescriptorRules(rules).find(domain, encoded)]
 
 
 def test_all_keys_match_and_in_this_order() -> None:
@@ -115,15 +114,15 @@ def test_a_rule_that_cannot_be(fields: dict[str, Any], why: str) -> None:
 
 def test_rules_that_cannot_be_together() -> None:
     with pytest.raises(ValidationError, match="'r' is there twice"):
-        Descriptors([rule(), rule(match={"b": "*"})])
+        DescriptorRules([rule(), rule(match={"b": "*"})])
     with pytest.raises(ValidationError, match="'s' would never decide: 'r' matches the same"):
-        Descriptors([rule(), rule("s")])
+        DescriptorRules([rule(), rule("s")])
     with pytest.raises(ValidationError, match="must be DescriptorRule"):
-        Descriptors(["r"])  # type: ignore[list-item]
-    assert len(Descriptors([rule(), rule("s", shadow=True), rule("t", priority=1), rule("u", domain="other")])) == 4
+        DescriptorRules(["r"])  # type: ignore[list-item]
+    assert len(DescriptorRules([rule(), rule("s", shadow=True), rule("t", priority=1), rule("u", domain="other")])) == 4
 
 
-def read(folder: Path, text: str, name: str = "rules.yaml") -> Descriptors:
+def read(folder: Path, text: str, name: str = "rules.yaml") -> DescriptorRules:
     path = folder / name
     path.write_text(text)
     return read_descriptors(load_rules(path, sections=[SECTION]).sections.get(SECTION))

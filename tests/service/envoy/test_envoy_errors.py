@@ -13,9 +13,9 @@ import pytest
 from envoy_proxy import TOKEN, Client, descriptor
 
 from headgate import RateLimiter, SyncRateLimiter
-from headgate.service.envoy.descriptors import DescriptorRule
+from headgate.service.envoy.descriptors import MAX_DESCRIPTORS, MAX_ENTRIES, MAX_NAME_BYTES, MAX_VALUE_BYTES
 from headgate.service.envoy.ratelimit_pb2 import RateLimitResponse
-from headgate.service.envoy.wishes import MAX_DESCRIPTORS, MAX_ENTRIES, MAX_NAME_BYTES, MAX_VALUE_BYTES
+from headgate.service.envoy.rules import DescriptorRule
 from headgate.testing.servers.process import free_port
 from headgate.testing.servers.redis import RedisServer
 

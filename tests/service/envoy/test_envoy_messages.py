@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate.service.envoy
+from headgate.service.envoy.descriptors import UNITS
 from headgate.service.envoy.ratelimit_pb2 import DESCRIPTOR, RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.servicer import SERVICE
-from headgate.service.envoy.wishes import UNITS
 
 FOLDER = Path(headgate.service.envoy.__file__).parent
 # As in envoy/service/ratelimit/v3/rls.proto and what it imports.

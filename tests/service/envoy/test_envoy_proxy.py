@@ -9,7 +9,7 @@ import pytest
 from envoy_proxy import EnvoyProxy, Service, Upstream
 
 from headgate import RateLimiter
-from headgate.service.envoy.descriptors import DescriptorRule
+from headgate.service.envoy.rules import DescriptorRule
 from headgate.testing import ManualClock
 from headgate.testing.servers.process import eventually
 

@@ -14,8 +14,8 @@ from envoy_proxy import Client, Loop, descriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headgate import HeadgateError, RateLimiter
-from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
 from headgate.service.envoy.ratelimit_pb2 import RateLimitResponse
+from headgate.service.envoy.rules import DescriptorRule, DescriptorRules
 from headgate.service.envoy.server import EnvoyServer, start_envoy_server
 from headgate.service.envoy.servicer import SERVICE, RateLimitServicer
 from headgate.testing.servers.process import eventually
@@ -48,7 +48,7 @@ class Running:
 
     async def _start(self) -> tuple[Slow, EnvoyServer]:
         limiter = Slow()
-        servicer = RateLimitServicer(Descriptors([ADDRESS]), lambda token, scope: limiter)
+        servicer = RateLimitServicer(DescriptorRules([ADDRESS]), lambda token, scope: limiter)
         return limiter, await start_envoy_server(servicer, "127.0.0.1:0", max_message_bytes=1000, max_concurrent=2)
 
     def healthy(self, service: str = "") -> bool:
@@ -124,6 +124,6 @@ def test_there_are_bounds(running: Running, pool: ThreadPoolExecutor) -> None:
 
 
 def test_a_port_that_is_taken(running: Running) -> None:
-    servicer = RateLimitServicer(Descriptors(), lambda token, scope: None)
+    servicer = RateLimitServicer(DescriptorRules(), lambda token, scope: None)
     with pytest.raises(HeadgateError, match=f"cannot listen on '127.0.0.1:{running.server.port}'"):
         running.loop.run(start_envoy_server(servicer, f"127.0.0.1:{running.server.port}"))

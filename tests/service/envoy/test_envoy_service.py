@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit, RateLimiter
-from headgate.service.envoy.descriptors import DescriptorRule, Descriptors
+from headgate.service.envoy.descriptors import UNITS
 from headgate.service.envoy.ratelimit_pb2 import RateLimitResponse
-from headgate.service.envoy.wishes import UNITS
+from headgate.service.envoy.rules import DescriptorRule, DescriptorRules
 from headgate.testing import ManualClock
 from headgate.testing.servers.redis import RedisServer
 
@@ -262,7 +262,7 @@ def test_all_or_nothing(shared: tuple[Service, Client], requests: list[Any]) -> 
 
 @pytest.fixture(scope="module")
 def shared(loop: Loop) -> Any:
-    service = Service(loop, Descriptors(RULES))
+    service = Service(loop, DescriptorRules(RULES))
     client = Client(service.port)
     yield service, client
     client.close()
@@ -320,7 +320,7 @@ def test_every_limit_has_an_answer_that_envoy_can_read(
 
 @pytest.fixture(scope="module")
 def shared_far(loop: Loop) -> Any:
-    service = Service(loop, Descriptors())
+    service = Service(loop, DescriptorRules())
     client = Client(service.port)
     yield service, client
     client.close()

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit
-from headgate.service.envoy.reply import per_unit
-from headgate.service.envoy.wishes import UNITS_MS
+from headgate.service.envoy.descriptors import UNITS_MS
+from headgate.service.envoy.servicer import per_unit
 
 
 @given(st.integers(1, 10**15), st.integers(1, 366 * 86_400_000))

@@ -14,12 +14,11 @@ from dashboard_site import TOKENS, Site, check_headers, tokens_file
 from service_process import ServeProcess, inside
 
 from headgate import Limit, SyncRateLimiter
-from headgate.service.app import App, create_app
+from headgate.service.app import ServiceApp, create_app
 from headgate.service.state import Service
-from headgate.service.token_file import load_tokens
-from headgate.service.tokens import Token, Tokens, hashed
+from headgate.service.tokens import Token, Tokens, hashed, load_tokens
 from headgate.service.ui.dashboard import PAGES
-from headgate.service.ui.pages import Page
+from headgate.service.ui.pages import PageRoute
 from headgate.service.ui.session import SESSION_SECONDS, SESSIONS_PER_TOKEN, Sessions
 
 GUARDED = [one for one in PAGES if one.scope is not None]
@@ -27,11 +26,11 @@ CHANGING = [one for one in GUARDED if one.method == "POST"]
 TOKEN = Token("ops", hashed("ops"), frozenset(["admin"]))
 
 
-def place(page: Page) -> str:
+def place(page: PageRoute) -> str:
     return page.path.format(entity_id="nobody", name="nowhere")
 
 
-def named(page: Page) -> str:
+def named(page: PageRoute) -> str:
     return f"{page.method} {page.path}"
 
 
@@ -49,7 +48,7 @@ def test_nothing_is_open_by_mistake() -> None:
 
 
 @pytest.mark.parametrize("page", GUARDED, ids=named)
-def test_nobody_gets_in_without_a_session(page: Page, served: ServeProcess) -> None:
+def test_nobody_gets_in_without_a_session(page: PageRoute, served: ServeProcess) -> None:
     with Site(served.url) as site:
         answer = site.http.request(page.method, place(page), data={} if page.method == "POST" else None)
         assert answer.status_code == 303
@@ -58,7 +57,7 @@ def test_nobody_gets_in_without_a_session(page: Page, served: ServeProcess) -> N
 
 
 @pytest.mark.parametrize("page", GUARDED, ids=named)
-def test_each_scope(page: Page, reader: Site) -> None:
+def test_each_scope(page: PageRoute, reader: Site) -> None:
     answer = reader.http.request(page.method, place(page), data={"csrf": "wrong"} if page.method == "POST" else None)
     check_headers(answer)
     if page.scope in ("admin", "namespaces"):
@@ -69,7 +68,7 @@ def test_each_scope(page: Page, reader: Site) -> None:
 
 
 @pytest.mark.parametrize("page", CHANGING, ids=named)
-def test_a_form_must_be_from_here(page: Page, boss: Site) -> None:
+def test_a_form_must_be_from_here(page: PageRoute, boss: Site) -> None:
     """Without its secret, from another site, from nowhere, or of another kind, it changes nothing."""
     good = {"csrf": boss.csrf}
     for headers, fields, status in (
@@ -91,7 +90,7 @@ def test_a_form_must_be_from_here(page: Page, boss: Site) -> None:
 
 
 @pytest.mark.parametrize("page", [one for one in PAGES if one.method == "POST"], ids=named)
-def test_nothing_is_changed_by_a_link(page: Page, boss: Site) -> None:
+def test_nothing_is_changed_by_a_link(page: PageRoute, boss: Site) -> None:
     answer = boss.http.get(place(page), params={"csrf": boss.csrf})
     assert answer.status_code in (200, 303, 404, 405, 422)
     if answer.status_code == 405:
@@ -105,7 +104,7 @@ def read_only(read_only_served: ServeProcess) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("page", [one for one in GUARDED if one.changes], ids=named)
-def test_read_only(page: Page, read_only: Site) -> None:
+def test_read_only(page: PageRoute, read_only: Site) -> None:
     data = {"csrf": read_only.csrf} if page.method == "POST" else None
     answer = read_only.http.request(page.method, place(page), data=data)
     assert answer.status_code == 403
@@ -326,7 +325,7 @@ def test_without_the_api_there_are_only_pages() -> None:
         paths = ("/ui", "/v1/limits/system", "/openapi.json", "/healthz", "/readyz")
         return [(await client.get(path)).status_code for path in paths]
 
-    assert inside(App(Service("memory://"), api=False), work) == [200, 404, 404, 200, 200]
+    assert inside(ServiceApp(Service("memory://"), api=False), work) == [200, 404, 404, 200, 200]
 
 
 def test_a_namespace_sees_itself_only(served: ServeProcess, boss: Site) -> None:

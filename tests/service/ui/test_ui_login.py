@@ -11,7 +11,7 @@ from dashboard_site import TOKENS, Site
 from service_process import ServeProcess, inside
 
 from headgate import RateLimiter
-from headgate.service.app import App, create_app
+from headgate.service.app import ServiceApp, create_app
 from headgate.service.tokens import Token, Tokens, hashed
 from headgate.service.ui.session import Logins
 from headgate.testing import ManualClock
@@ -20,7 +20,7 @@ HERE = {"origin": "http://localhost"}
 PROXY = "127.0.0.1"  # what httpx says that it is
 
 
-def site(**settings: Any) -> App:
+def site(**settings: Any) -> ServiceApp:
     tokens = Tokens([Token("boss", hashed(TOKENS["boss"]), frozenset(["admin"]))])
     app = create_app("memory://", tokens=tokens, **settings)
     assert app.dashboard is not None
@@ -28,7 +28,7 @@ def site(**settings: Any) -> App:
     return app
 
 
-def try_logins(app: App, attempts: Sequence[tuple[str, str | None]]) -> list[httpx.Response]:
+def try_logins(app: ServiceApp, attempts: Sequence[tuple[str, str | None]]) -> list[httpx.Response]:
     """Each a token, and the address that the proxy says it comes from."""
 
     async def work(client: httpx.AsyncClient) -> list[httpx.Response]:

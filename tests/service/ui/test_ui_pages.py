@@ -19,7 +19,7 @@ from service_process import ServeProcess, inside
 
 import headgate.stores
 from headgate import Limit, RateLimiter, SyncRateLimiter, VersionConflict
-from headgate.service.app import App, create_app
+from headgate.service.app import ServiceApp, create_app
 from headgate.service.state import Service
 from headgate.stores.memory.store import MemoryStore
 
@@ -311,7 +311,7 @@ def test_the_overview_costs_the_same_however_many_there_are(api: bool, monkeypat
                 limiter.create_entity(entity_id)
                 limiter.try_acquire(entity_id, "api", {"rpm": 1}, [Limit.per_minute("rpm", 10)])
 
-    few, many = inside(App(Service("counted://"), api=api), work)
+    few, many = inside(ServiceApp(Service("counted://"), api=api), work)
     assert few == many
     calls, listed = many
     assert sum(calls.values()) <= 3

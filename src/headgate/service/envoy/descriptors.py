@@ -1,192 +1,137 @@
-"""Rules for descriptors: which limits hold for what Envoy asks about."""
+"""The descriptors of a request from Envoy, and what each takes from which bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from ...core.errors import ValidationError
 from ...core.limit import Limit
-from ...core.names import check_entity_id
-from ...core.units import Number, tokens_to_milli
-from ...http.fields import check_affordable, check_flag, check_priority
-from ...http.limits import read_limits
-from .names import entity_of
+from ...core.units import MAX_TOKENS, MILLI, from_milli
+from ...limiter import Ask
+from .names import resource_of
+from .ratelimit_pb2 import RateLimitDescriptor, RateLimitRequest
+from .rules import DescriptorRule, DescriptorRules, Entries
 
-ANY = "*"
-Entries: TypeAlias = "Sequence[tuple[str, bytes]]"
+MAX_DESCRIPTORS = 64
+MAX_ENTRIES = 32
+MAX_NAME_BYTES = 1024
+# More than Envoy lets a client put into all headers of a request: a client must not be able to make it an error, which
+# Envoy may let pass.
+MAX_VALUE_BYTES = 64 * 1024
+
+_DAY_MS = 86_400_000
+UNITS_MS = {
+    "SECOND": 1_000,
+    "MINUTE": 60_000,
+    "HOUR": 3_600_000,
+    "DAY": _DAY_MS,
+    "WEEK": 7 * _DAY_MS,
+    "MONTH": 30 * _DAY_MS,
+    "YEAR": 365 * _DAY_MS,
+}
+UNITS = {"SECOND": 1, "MINUTE": 2, "HOUR": 3, "DAY": 4, "WEEK": 7, "MONTH": 5, "YEAR": 6}
+_NAMES = {number: name for name, number in UNITS.items()}
+_NEVER_MILLI = (MAX_TOKENS + 1) * MILLI  # more than any bucket holds
 
 
-@dataclass(frozen=True, init=False, slots=True)
-class DescriptorRule:
-    """Which descriptors are limited, and how.
+Kind = Literal["look", "enforced", "shadow", "used"]
 
-    `id` names the rule, and is the resource of its buckets.
-    `match` is what the entries of a descriptor are, all of them and in this order: a value, or `*` for any, each with
-    a bucket of its own. Written as a mapping, or as a list of them if a key comes twice.
-    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. Each hit takes `cost` from every one of them.
-    `shadow`: count and report, but never refuse.
-    `debt`: hits are counted whatever is left, and never refused: they say what was used already. Looking refuses.
-    `secret`: keys whose values are never stored in clear, in the whole domain.
-    """
 
-    id: str
-    domain: str
-    match: tuple[tuple[str, str], ...]
+class MatchedDescriptor(NamedTuple):
+    """What a descriptor takes under one rule. No hits: it only looks whether one would pass."""
+
+    entity_id: str
+    resource: str
     limits: tuple[Limit, ...]
-    cost: Number
-    shadow: bool
-    debt: bool
-    priority: int
-    secret: frozenset[str]
-    cost_milli: int = field(repr=False)
-    fixed: tuple[int, ...] = field(repr=False)
-    free: tuple[int, ...] = field(repr=False)
-
-    def __init__(
-        self,
-        id: str,
-        domain: str,
-        match: Any,
-        limits: Any,
-        *,
-        cost: Number = 1,
-        shadow: bool = False,
-        debt: bool = False,
-        priority: int = 0,
-        secret: Iterable[str] = (),
-    ) -> None:
-        put = object.__setattr__
-        put(self, "id", check_id(id))
-        put(self, "domain", check_domain(domain))
-        put(self, "match", read_match(match))
-        put(self, "limits", read_tokens(limits))
-        put(self, "cost", cost)
-        put(self, "cost_milli", tokens_to_milli(cost, "cost"))
-        put(self, "shadow", check_flag("shadow", shadow))
-        put(self, "debt", check_flag("debt", debt))
-        put(self, "priority", check_priority(priority))
-        put(self, "secret", read_keys(secret))
-        put(self, "fixed", tuple(at for at, (_, value) in enumerate(self.match) if value != ANY))
-        put(self, "free", tuple(at for at, (_, value) in enumerate(self.match) if value == ANY))
-        for key in self.secret.difference(self.keys):
-            raise ValidationError(f"secret names {key!r}, and match has no such key; it has: {', '.join(self.keys)}")
-        check_affordable(id, cost, self.limits)  # type: ignore[arg-type]
+    cost_milli: int
+    hits: int
+    shadow: bool = False
+    debt: bool = False
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(key for key, _ in self.match)
+    def kind(self) -> Kind:
+        if not self.hits:
+            return "look"
+        if self.debt:
+            return "used"
+        return "shadow" if self.shadow else "enforced"
 
     @property
-    def rank(self) -> tuple[Any, ...]:
-        """The rule with the smallest is tried first."""
-        return -self.priority, len(self.free), self.fixed
+    def never_refuses(self) -> bool:
+        return self.shadow or self.kind == "used"
+
+    @property
+    def amounts(self) -> dict[str, int | float]:
+        amount = from_milli(min(self.hits * self.cost_milli, _NEVER_MILLI))
+        return dict.fromkeys((limit.name for limit in self.limits), amount)
+
+    @property
+    def ask(self) -> Ask:
+        return Ask(self.entity_id, self.resource, self.amounts, self.limits)
 
 
-class _Group(NamedTuple):
-    """Rules of one rank and the same keys, by the values they fix."""
-
-    rank: tuple[Any, ...]
-    fixed: tuple[int, ...]
-    rules: dict[tuple[bytes, ...], list[DescriptorRule]]
-
-
-class Descriptors:
-    """Rules for descriptors, compiled once.
-
-    Of those with the keys of a descriptor the highest `priority` is tried first, then the one that fixes the most
-    values, then the one that fixes the earlier ones, then as they were given. The first that matches and is no `shadow`
-    decides; a shadow that matches and stands before it counts beside it.
-    """
-
-    def __init__(self, rules: Iterable[DescriptorRule] = ()) -> None:
-        self.rules = tuple(rules)
-        for _, clash in clashes(self.rules):
-            raise ValidationError(clash)
-        self._groups: dict[tuple[str, tuple[str, ...]], list[_Group]] = {}
-        self._secret: dict[str, set[str]] = {}
-        for rule in sorted(self.rules, key=lambda rule: rule.rank):
-            self._secret.setdefault(rule.domain, set()).update(rule.secret)
-            groups = self._groups.setdefault((rule.domain, rule.keys), [])
-            if not groups or groups[-1].rank != rule.rank:
-                groups.append(_Group(rule.rank, rule.fixed, {}))
-            groups[-1].rules.setdefault(_fixed_values(rule), []).append(rule)
-
-    def find(self, domain: str, entries: Entries) -> list[DescriptorRule]:
-        """The shadows, then the rule that decides, if there is one."""
-        found: list[DescriptorRule] = []
-        for _, fixed, rules in self._groups.get((domain, tuple(key for key, _ in entries)), ()):
-            for rule in rules.get(tuple(entries[at][1] for at in fixed), ()):
-                found.append(rule)
-                if not rule.shadow:
-                    return found
-        return found
-
-    def entity(self, domain: str, entries: Entries) -> str:
-        return entity_of(entries, self._secret.get(domain, ()))
-
-    def __len__(self) -> int:
-        return len(self.rules)
+def match_descriptors(request: RateLimitRequest, rules: DescriptorRules) -> list[list[MatchedDescriptor]]:
+    """For each descriptor the shadows, then the rule that decides. A descriptor without matches is not limited."""
+    _check(request.domain, "domain")
+    if not 0 < len(request.descriptors) <= MAX_DESCRIPTORS:
+        raise ValidationError(f"a request has 1 to {MAX_DESCRIPTORS} descriptors, not {len(request.descriptors)}")
+    return [list(_matches(request, at, descriptor, rules)) for at, descriptor in enumerate(request.descriptors)]
 
 
-def clashes(rules: Sequence[DescriptorRule]) -> Iterator[tuple[int, str]]:
-    """The rules that cannot be with one before them, by their place in the list, and why."""
-    ids: set[str] = set()
-    deciding: dict[Any, DescriptorRule] = {}
-    for at, rule in enumerate(rules):
-        if not isinstance(rule, DescriptorRule):
-            raise ValidationError(f"descriptors must be DescriptorRule objects, not {rule!r}")
-        other = rule if rule.shadow else deciding.setdefault((rule.domain, rule.match, rule.priority), rule)
-        if rule.id in ids:
-            yield at, f"descriptor {rule.id!r} is there twice: each needs an id of its own"
-        elif other is not rule:
-            why = f"{other.id!r} matches the same at the same priority"
-            yield at, f"descriptor {rule.id!r} would never decide: {why}; join them, or change a priority"
-        ids.add(rule.id)
+def _matches(
+    request: RateLimitRequest, at: int, descriptor: RateLimitDescriptor, rules: DescriptorRules
+) -> Iterator[MatchedDescriptor]:
+    entries = _entries(descriptor, f"descriptors[{at}]")
+    own = _own_limit(descriptor, f"descriptors[{at}].limit")
+    # Set to zero by the descriptor is a look. The request's own zero means that it was not set.
+    hits = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend or 1
+    found = rules.find(request.domain, entries)
+    for rule in found:
+        yield _under_rule(rule, own, hits, request.domain, entries, rules)
+    if own is not None and not found:
+        entity_id = rules.entity(request.domain, entries)
+        resource = resource_of(request.domain, (key for key, _ in entries))
+        yield MatchedDescriptor(entity_id, resource, (own,), MILLI, hits)
 
 
-def _fixed_values(rule: DescriptorRule) -> tuple[bytes, ...]:
-    return tuple(rule.match[at][1].encode() for at in rule.fixed)
+def _under_rule(
+    rule: DescriptorRule, own: Limit | None, hits: int, domain: str, entries: Entries, rules: DescriptorRules
+) -> MatchedDescriptor:
+    entity_id = rules.entity(domain, [entries[at] for at in rule.free])
+    limits, cost_milli = rule.limits, rule.cost_milli
+    if own is not None:
+        limits, cost_milli = (own,), max(cost_milli, MILLI) if own.capacity_milli < MILLI else cost_milli
+    return MatchedDescriptor(entity_id, rule.id, limits, cost_milli, hits, rule.shadow, rule.debt)
 
 
-def check_id(value: Any) -> str:
-    return check_entity_id(value, "id")
+def _entries(descriptor: RateLimitDescriptor, what: str) -> Entries:
+    entries = [(entry.key, entry.value) for entry in descriptor.entries]
+    if not 0 < len(entries) <= MAX_ENTRIES:
+        raise ValidationError(f"{what} has 1 to {MAX_ENTRIES} entries, not {len(entries)}")
+    for at, (key, value) in enumerate(entries):
+        _check(key, f"{what}.entries[{at}].key")
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValidationError(
+                f"{what}.entries[{at}].value has {len(value)} bytes, and {MAX_VALUE_BYTES} are allowed"
+            )
+    return entries
 
 
-def check_domain(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValidationError(f"domain must be a text, the one that Envoy's filter has, not {value!r}")
-    return value
+def _own_limit(descriptor: RateLimitDescriptor, what: str) -> Limit | None:
+    """The limit that a descriptor brings. It is named after its numbers: those of another one are counted apart."""
+    if not descriptor.HasField("limit"):
+        return None
+    amount, unit = descriptor.limit.requests_per_unit, _NAMES.get(descriptor.limit.unit)
+    if unit is None:
+        raise ValidationError(f"{what}.unit must be {', '.join(UNITS)}, not {descriptor.limit.unit}")
+    # Nothing at all may pass: one thousandth is less than a hit.
+    milli = amount * MILLI or 1
+    return Limit.from_stored(f"own-{amount}-{unit.lower()}", milli, milli, UNITS_MS[unit])
 
 
-def read_match(match: Any) -> tuple[tuple[str, str], ...]:
-    parts = [match] if isinstance(match, Mapping) else match
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Mapping) for part in parts):
-        raise ValidationError(f"match must be like {{'remote_address': '*'}}, or a list of such, not {match!r}")
-    pairs = tuple(pair for part in parts for pair in part.items())
-    if not pairs:
-        raise ValidationError("match must name a key, like {'remote_address': '*'}: a descriptor has at least one")
-    for pair in pairs:
-        _check_pair(*pair)
-    return pairs
-
-
-def _check_pair(key: Any, value: Any) -> None:
-    if not (isinstance(key, str) and key and isinstance(value, str)):
-        raise ValidationError(f"match must be of texts, and {key!r}: {value!r} is not: write it in quotes")
-
-
-def read_tokens(limits: Any) -> tuple[Limit, ...]:
-    """What `read_limits` reads, and no slots."""
-    found = read_limits(limits)
-    for limit in found:
-        if limit.is_concurrent:
-            raise ValidationError(f"limit '{limit}' counts slots, and Envoy never says when one is free again")
-    return found
-
-
-def read_keys(keys: Any) -> frozenset[str]:
-    if isinstance(keys, (str, Mapping)) or not isinstance(keys, Iterable):
-        raise ValidationError(f"secret must be a list of keys, like ['api_key'], not {keys!r}")
-    return frozenset(map(str, keys))
+def _check(name: str, what: str) -> None:
+    if not name:
+        raise ValidationError(f"{what} must not be empty")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise ValidationError(f"{what} has {len(name.encode())} bytes, and {MAX_NAME_BYTES} are allowed")

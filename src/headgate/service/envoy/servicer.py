@@ -1,29 +1,41 @@
-"""The gRPC face of it: who may ask, and which errors are whose."""
+"""The gRPC method that Envoy calls: access, errors, and the response."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from ...core.errors import CorruptState, NamespaceNotFound, RateLimiterUnavailable, StoreRefused, ValidationError
-from ...http.answer import DEFAULT_HEADERS, HeaderKind, Headers
-from ...limiter import RateLimiter
+from ...core.errors import (
+    CorruptState,
+    NamespaceNotFound,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    StoreRefused,
+    ValidationError,
+)
+from ...core.limit import Limit
+from ...core.status import LimitStatus
+from ...core.units import MILLI
+from ...http.answer import DEFAULT_HEADERS, HeaderKind, Headers, seconds_until_reset, tightest, too_many
+from ...limiter import Clock, RateLimiter
 from ..problems import log_store_refused
-from .decide import decide
-from .descriptors import Descriptors
+from .decide import EnvoyDecision, decide
+from .descriptors import UNITS, UNITS_MS, MatchedDescriptor, match_descriptors
 from .guard import Metadata
 from .ratelimit_pb2 import RateLimitRequest, RateLimitResponse
-from .reply import reply
-from .wishes import wishes_of
+from .rules import DescriptorRules
 
 log = logging.getLogger("headgate")
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 SCOPE = "decide"
 Authorize: TypeAlias = "Callable[[str | None, str], RateLimiter | None]"
+_LARGEST = 2**32 - 1
+_LONGEST_SECONDS = 315_576_000_000  # of a protobuf Duration: 10,000 years
 
 
 class RateLimitServicer:
@@ -34,15 +46,15 @@ class RateLimitServicer:
     """
 
     def __init__(
-        self, descriptors: Descriptors, authorize: Authorize, *, headers: Iterable[HeaderKind] = DEFAULT_HEADERS
+        self, rules: DescriptorRules, authorize: Authorize, *, headers: Iterable[HeaderKind] = DEFAULT_HEADERS
     ) -> None:
-        self._descriptors = descriptors
+        self._rules = rules
         self._authorize = authorize
         self._headers = Headers(headers)
 
-    def use(self, descriptors: Descriptors) -> None:
+    def use(self, rules: DescriptorRules) -> None:
         """Let other rules hold from now on."""
-        self._descriptors = descriptors
+        self._rules = rules
 
     def admits(self, metadata: Metadata) -> bool:
         """Whether a call with this metadata would be answered: its message need not be known."""
@@ -53,9 +65,9 @@ class RateLimitServicer:
         if limiter is None:
             await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "a bearer token with the scope 'decide' is needed")
         try:
-            descriptors = wishes_of(request, self._descriptors)
-            verdict = await decide(limiter, [wish for wishes in descriptors for wish in wishes])
-            return reply(descriptors, verdict, self._headers, limiter.clock)
+            descriptors = match_descriptors(request, self._rules)
+            decision = await decide(limiter, [match for matches in descriptors for match in matches])
+            return reply(descriptors, decision, self._headers, limiter.clock)
         except StoreRefused as error:
             log_store_refused(error)
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the store rejects the service, which has logged why")
@@ -95,3 +107,50 @@ def _bearer(metadata: Metadata | None) -> str | None:
 async def _abort(context: Any, code: grpc.StatusCode, details: str) -> NoReturn:
     await context.abort(code, details)
     raise AssertionError("abort() raises")
+
+
+def reply(
+    descriptors: Sequence[Sequence[MatchedDescriptor]], decision: EnvoyDecision, headers: Headers, clock: Clock
+) -> RateLimitResponse:
+    """A status for each descriptor, the headers for the client, and the body if it is refused."""
+    response = RateLimitResponse(
+        overall_code=RateLimitResponse.OK if decision.allowed else RateLimitResponse.OVER_LIMIT
+    )
+    for matches in descriptors:
+        status = response.statuses.add(code=RateLimitResponse.OK)
+        statuses = decision.found[matches[-1]] if matches else ()
+        if statuses:
+            _fill(status, matches[-1], tightest(statuses))
+    if decision.allowed:
+        added = headers.of(decision.statuses, clock)
+    else:
+        refused = RateLimitExceeded(decision.statuses)
+        _, added, response.raw_body, _ = too_many(refused, headers.of_refusal(refused, clock))
+    for name, value in added:
+        response.response_headers_to_add.add(key=name, value=value)
+    return response
+
+
+def _fill(to: RateLimitResponse.DescriptorStatus, match: MatchedDescriptor, status: LimitStatus) -> None:
+    if status.exceeded and not match.never_refuses:
+        to.code = RateLimitResponse.OVER_LIMIT
+    amount, unit = per_unit(status.limit)
+    to.current_limit.requests_per_unit = amount
+    to.current_limit.unit = UNITS[unit]  # type: ignore[assignment]
+    to.current_limit.name = f"{match.resource}:{status.limit_name}"
+    to.limit_remaining = min(max(0, status.available), _LARGEST)
+    if not status.never:
+        to.duration_until_reset.seconds = min(seconds_until_reset(status), _LONGEST_SECONDS)
+
+
+@lru_cache(1024)
+def per_unit(limit: Limit) -> tuple[int, str]:
+    """`5/10s` is 30 a MINUTE: the shortest unit, not shorter than the limit's own, in which it is a whole number.
+
+    Where there is none it is rounded down, in the first of these units.
+    """
+    longer = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= limit.period_ms] or ["YEAR"]
+    rates = [(divmod(limit.refill_milli * UNITS_MS[unit], limit.period_ms * MILLI), unit) for unit in longer]
+    whole = (rate for rate in rates if not rate[0][1] and limit.capacity_milli >= MILLI)
+    (amount, _), unit = next(whole, rates[0])
+    return min(amount, _LARGEST), unit

@@ -26,20 +26,19 @@ from ...core.errors import (
 from ...http.answer import HeaderList
 from ...limiter import RateLimiter
 from ..bounds import MAX_BODY_BYTES
-from ..clients import is_secure
-from ..problems import Refused
-from ..reading import Gone, Headers, Message, Receive, read_body, read_headers, read_parameter
+from ..problems import ProblemError
+from ..reading import Gone, Headers, Message, Receive, is_secure, read_body, read_headers, read_parameter
 from ..state import Service
 from ..tokens import Token
 from . import views
-from .pages import ROOT, Answer, Fields, Moved, Page, Shown, Visit, check_form, link
+from .pages import ROOT, Answer, Fields, PageRoute, Redirect, Shown, Visit, check_form, link
 from .render import Renderer, Static
 from .session import (
     COOKIE,
     THEME_COOKIE,
     THEMES,
     Logins,
-    Session,
+    LoginSession,
     Sessions,
     check_origin,
     read_cookies,
@@ -51,12 +50,12 @@ log = logging.getLogger("headgate")
 Scope: TypeAlias = "Mapping[str, Any]"
 Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 
-PAGES: list[Page] = [
+PAGES: list[PageRoute] = [
     one
     for module in vars(views).values()
     if isinstance(module, ModuleType)
     for one in vars(module).values()
-    if isinstance(one, Page)
+    if isinstance(one, PageRoute)
 ]
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -93,13 +92,13 @@ class Dashboard:
         self.sessions = Sessions(self._known)
         self.logins = Logins()
         # Without tokens there is nobody to log in. A form must still be from here.
-        self.anybody = Session("", token_urlsafe(32), service.anybody, float("inf"))
+        self.anybody = LoginSession("", token_urlsafe(32), service.anybody, float("inf"))
         self._static = Static()
         self._render = Renderer(self._static)
         self._looks: dict[str, RateLimiter] = {}
 
     def routes(self) -> list[Route]:
-        by_path: dict[str, dict[str, Page]] = {}
+        by_path: dict[str, dict[str, PageRoute]] = {}
         for one in PAGES:
             by_path.setdefault(one.path, {})[one.method] = one
         pages = [Route(path, _Endpoint(partial(self._answer, methods))) for path, methods in by_path.items()]
@@ -127,7 +126,7 @@ class Dashboard:
         headers = [*_SAFE, ("Content-Type", kind), _FOR_EVER] if kind else list(_SAFE)
         await _send(send, 200 if kind else 404, headers, body)
 
-    async def _answer(self, methods: Mapping[str, Page], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, methods: Mapping[str, PageRoute], scope: Scope, receive: Receive, send: Send) -> None:
         visit = Visit(self, read_headers(scope["headers"]), is_secure(scope), self.service.clients.address(scope))
         try:
             answer = await self._handled(methods, visit, scope, receive)
@@ -135,13 +134,13 @@ class Dashboard:
             return
         except Exception as error:
             answer = _failed(error)
-        if isinstance(answer, Moved):
+        if isinstance(answer, Redirect):
             await _send(send, 303, [*_HTML, ("Location", answer.location), *answer.headers], b"")
         else:
             body = self._render(answer.template, {**_common(visit), **answer.context})
             await _send(send, answer.status, [*_HTML, *answer.headers], body)
 
-    async def _handled(self, methods: Mapping[str, Page], visit: Visit, scope: Scope, receive: Receive) -> Answer:
+    async def _handled(self, methods: Mapping[str, PageRoute], visit: Visit, scope: Scope, receive: Receive) -> Answer:
         # First: who came by a false name must not even see an error with a form in it.
         self.service.check_host(visit.headers)
         visit.session = self._session(visit.headers)
@@ -150,7 +149,7 @@ class Dashboard:
         page = _chosen(methods, scope["method"])
         if page.scope is not None:
             if visit.session is None:
-                return Moved(link("login", next=_asked_for(scope)))
+                return Redirect(link("login", next=_asked_for(scope)))
             self._check_allowed(page, visit.token)
             await self.service.count(visit.token)
             visit.room = self.service.room(visit.token.namespace)
@@ -163,7 +162,7 @@ class Dashboard:
                 visit.session.check_csrf(visit.form.get("csrf"))
         return await page.handler(visit)
 
-    def _session(self, headers: Headers) -> Session | None:
+    def _session(self, headers: Headers) -> LoginSession | None:
         if self.service.tokens is None:
             return self.anybody
         return self.sessions.get(read_cookies(headers).get(COOKIE))
@@ -172,11 +171,11 @@ class Dashboard:
         tokens = self.service.tokens
         return None if tokens is None else tokens.known(sha256)
 
-    def _check_allowed(self, page: Page, token: Token) -> None:
+    def _check_allowed(self, page: PageRoute, token: Token) -> None:
         if page.scope is not None and not token.allows(page.scope):
-            raise Refused(403, f"your token, {token.name}, lacks the scope {page.scope}")
+            raise ProblemError(403, f"your token, {token.name}, lacks the scope {page.scope}")
         if page.changes and self.read_only:
-            raise Refused(403, "this dashboard is read-only: nothing can be changed here")
+            raise ProblemError(403, "this dashboard is read-only: nothing can be changed here")
 
 
 class _Endpoint:
@@ -189,13 +188,13 @@ class _Endpoint:
         await self._answer(scope, receive, send)
 
 
-def _chosen(methods: Mapping[str, Page], method: str) -> Page:
+def _chosen(methods: Mapping[str, PageRoute], method: str) -> PageRoute:
     if not methods:
-        raise Refused(404, "there is no such page")
+        raise ProblemError(404, "there is no such page")
     try:
         return methods["GET" if method == "HEAD" else method]
     except KeyError:
-        raise Refused(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(methods))]) from None
+        raise ProblemError(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(methods))]) from None
 
 
 def _asked_for(scope: Scope) -> str | None:
@@ -218,7 +217,7 @@ def _common(visit: Visit) -> dict[str, Any]:
 def _failed(error: Exception) -> Shown:
     """What went wrong, as a page."""
     headers: HeaderList = []
-    if isinstance(error, Refused):
+    if isinstance(error, ProblemError):
         status, words = error.refusal.status, str(error) or json.loads(error.refusal.body)["detail"]
         headers = [header for header in error.refusal.headers if header[0] in ("Allow", "Retry-After")]
     elif isinstance(error, HeadgateError):

@@ -10,13 +10,13 @@ from urllib.parse import parse_qsl, quote, urlencode
 from ...core.errors import ValidationError
 from ...http.answer import HeaderList
 from ...limiter import RateLimiter
-from .. import paging
-from ..problems import Refused
+from ..problems import ProblemError
 from ..reading import Headers
+from ..reading import read_cursor as read_page_cursor
 from ..schema import PageQuery
 from ..state import Room
 from ..tokens import Scope, Token
-from .session import Session
+from .session import LoginSession
 
 if TYPE_CHECKING:
     from .dashboard import Dashboard
@@ -39,7 +39,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Redirect:
     """Go on at another page, of which `done` says what has just been done."""
 
     path: str
@@ -51,7 +51,7 @@ class Moved:
         return f"{self.path}{'&' if '?' in self.path else '?'}done={self.done}" if self.done else self.path
 
 
-Answer: TypeAlias = Shown | Moved
+Answer: TypeAlias = Shown | Redirect
 Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
 
 
@@ -66,7 +66,7 @@ class Fields:
         try:
             pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         except (ValueError, UnicodeDecodeError):
-            raise Refused(400, "what was sent cannot be read") from None
+            raise ProblemError(400, "what was sent cannot be read") from None
         return cls(pairs)
 
     def all(self, name: str) -> list[str]:
@@ -88,7 +88,7 @@ class Visit:
     headers: Headers
     secure: bool
     address: str
-    session: Session | None = None
+    session: LoginSession | None = None
     room: Room | None = None
     looks: RateLimiter | None = None
     query: Fields = field(default_factory=lambda: Fields())
@@ -125,7 +125,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRoute:
     """`scope` None: anybody may come. `changes`: nobody may while the dashboard is read-only."""
 
     method: str
@@ -137,16 +137,16 @@ class Page:
 
 def page(
     method: str, path: str, scope: Scope | None = "read", *, changes: bool | None = None
-) -> Callable[[Handler], Page]:
-    def made(handler: Handler) -> Page:
-        return Page(method, ROOT + path, scope, handler, scope == "admin" if changes is None else changes)
+) -> Callable[[Handler], PageRoute]:
+    def made(handler: Handler) -> PageRoute:
+        return PageRoute(method, ROOT + path, scope, handler, scope == "admin" if changes is None else changes)
 
     return made
 
 
 def check_form(headers: Headers) -> None:
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _FORM:
-        raise Refused(415, "a form must be sent as application/x-www-form-urlencoded")
+        raise ProblemError(415, "a form must be sent as application/x-www-form-urlencoded")
 
 
 def link(*parts: str, **query: str | None) -> str:
@@ -164,4 +164,4 @@ def whole_number(text: str, what: str) -> int:
 
 
 def read_cursor(query: Fields) -> str | None:
-    return paging.read_cursor(PageQuery(cursor=query.get("cursor")))
+    return read_page_cursor(PageQuery(cursor=query.get("cursor")))

@@ -11,7 +11,7 @@ from secrets import token_urlsafe
 
 from ...core.limit import Limit
 from ...limiter import RateLimiter
-from ..problems import Refused
+from ..problems import ProblemError
 from ..reading import Headers
 from ..tokens import Token
 
@@ -28,7 +28,7 @@ _YEAR_SECONDS = 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class LoginSession:
     """`csrf` is in every form: a page of another site cannot know it."""
 
     session_id: str
@@ -38,7 +38,7 @@ class Session:
 
     def check_csrf(self, sent: str) -> None:
         if not hmac.compare_digest(self.csrf.encode(), sent.encode("utf-8", "surrogateescape")):
-            raise Refused(403, "the form is not from this session: go back, reload the page and send it again")
+            raise ProblemError(403, "the form is not from this session: go back, reload the page and send it again")
 
 
 class Sessions:
@@ -47,19 +47,19 @@ class Sessions:
     def __init__(self, find: Callable[[str], Token | None], now: Callable[[], float] = time.monotonic) -> None:
         self._find = find
         self._now = now
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, LoginSession] = {}
 
-    def open(self, token: Token) -> Session:
+    def open(self, token: Token) -> LoginSession:
         now = self._now()
         self._sessions = {name: one for name, one in self._sessions.items() if one.expires_at > now}
         of_token = [one for one in self._sessions.values() if one.token.sha256 == token.sha256]
         for oldest in of_token[: max(0, len(of_token) - SESSIONS_PER_TOKEN + 1)]:
             self.close(oldest)
-        session = Session(token_urlsafe(32), token_urlsafe(32), token, now + SESSION_SECONDS)
+        session = LoginSession(token_urlsafe(32), token_urlsafe(32), token, now + SESSION_SECONDS)
         self._sessions[session.session_id] = session
         return session
 
-    def get(self, session_id: str | None) -> Session | None:
+    def get(self, session_id: str | None) -> LoginSession | None:
         session = self._sessions.get(session_id or "")
         if session is None:
             return None
@@ -68,7 +68,7 @@ class Sessions:
             return None
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: LoginSession) -> None:
         self._sessions.pop(session.session_id, None)
 
 
@@ -87,7 +87,7 @@ class Logins:
         if not decision.allowed:
             seconds = ceil(decision.retry_after_seconds or 1)
             detail = f"too many wrong tokens from your address: try again in {seconds} s"
-            raise Refused(429, detail, [("Retry-After", str(seconds))])
+            raise ProblemError(429, detail, [("Retry-After", str(seconds))])
 
     async def close(self) -> None:
         await self._limiter.close()
@@ -99,7 +99,7 @@ def read_cookies(headers: Headers) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def session_cookie(session: Session | None, *, secure: bool) -> tuple[str, str]:
+def session_cookie(session: LoginSession | None, *, secure: bool) -> tuple[str, str]:
     """The header that sets it; None: that takes it away."""
     value, age = (session.session_id, SESSION_SECONDS) if session else ("", 0)
     flags = f"Path={_PATH}; Max-Age={age}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
@@ -120,4 +120,4 @@ def check_origin(headers: Headers) -> None:
     else:
         same = site == b"same-origin"  # which holds behind a proxy that has changed the Host, too
     if not same:
-        raise Refused(403, "the form comes from a page of another site, and nothing was changed")
+        raise ProblemError(403, "the form comes from a page of another site, and nothing was changed")

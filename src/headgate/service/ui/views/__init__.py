@@ -1,5 +1,5 @@
 """What is on the pages."""
 
-from . import audit, buckets, entities, entity, limits, login, namespaces, overview
+from . import buckets, entities, entity, limits, login, namespaces, overview
 
-__all__ = ["audit", "buckets", "entities", "entity", "limits", "login", "namespaces", "overview"]
+__all__ = ["buckets", "entities", "entity", "limits", "login", "namespaces", "overview"]

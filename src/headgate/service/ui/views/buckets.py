@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ....core.errors import ValidationError
 from ....limiter import BucketStatus
-from ...paging import cursor_of
-from ..pages import Answer, Context, Moved, Shown, Visit, link, page, read_cursor
+from ...reading import cursor_of
+from ..pages import Answer, Context, Redirect, Shown, Visit, link, page, read_cursor
 from ..words import words_of
 
 _SHOWN = 12
@@ -49,7 +49,7 @@ async def reset_form(visit: Visit) -> Answer:
 async def reset(visit: Visit) -> Answer:
     entity_id = visit.parts["entity_id"]
     await visit.limiter.reset(entity_id, visit.form.get("resource"), actor=visit.actor)
-    return Moved(link("entities", entity_id), "reset")
+    return Redirect(link("entities", entity_id), "reset")
 
 
 @page("GET", "/entities/{entity_id}/penalize", "admin")
@@ -73,7 +73,7 @@ async def penalize(visit: Visit) -> Answer:
         await visit.limiter.penalize(entity_id, resource, seconds=seconds, factor=factor, actor=by)
     except ValidationError as error:
         return Shown("penalize.html", {**place, **given, "problem": words_of(error), "sure": False}, 422)
-    return Moved(link("entities", entity_id), "penalized")
+    return Redirect(link("entities", entity_id), "penalized")
 
 
 def _amount(text: str, what: str) -> float | None:

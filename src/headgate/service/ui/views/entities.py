@@ -8,8 +8,8 @@ from typing import Any
 from ....core.errors import EntityExists, EntityNotFound, HeadgateError, ValidationError, VersionConflict
 from ....core.names import check_entity_id
 from ....core.records import Entity, Page
-from ...paging import cursor_of
-from ..pages import Answer, Fields, Moved, Shown, Visit, link, page, read_cursor, whole_number
+from ...reading import cursor_of
+from ..pages import Answer, Fields, Redirect, Shown, Visit, link, page, read_cursor, whole_number
 from ..words import field_changes, words_of
 
 _PER_PAGE = 50
@@ -54,7 +54,7 @@ async def create(visit: Visit) -> Answer:
     except (ValidationError, EntityExists, EntityNotFound) as error:
         return _again(form, error, new=True)
     visit.changed()
-    return Moved(link("entities", made.entity_id), "created")
+    return Redirect(link("entities", made.entity_id), "created")
 
 
 @page("GET", "/entities/{entity_id}/edit", "admin")
@@ -79,7 +79,7 @@ async def edit(visit: Visit) -> Answer:
     except (ValidationError, EntityNotFound) as error:
         return _again(form, error, new=False)
     visit.changed()
-    return Moved(link("entities", entity_id), "updated")
+    return Redirect(link("entities", entity_id), "updated")
 
 
 @page("GET", "/entities/{entity_id}/delete", "admin")
@@ -95,7 +95,7 @@ async def delete_form(visit: Visit) -> Answer:
 async def delete(visit: Visit) -> Answer:
     await visit.limiter.delete_entity(visit.parts["entity_id"], actor=visit.actor)
     visit.changed()
-    return Moved(link("entities"), "deleted")
+    return Redirect(link("entities"), "deleted")
 
 
 def _form(sent: Fields) -> dict[str, Any]:

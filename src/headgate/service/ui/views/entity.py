@@ -125,7 +125,7 @@ async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageChart:
     """Of one limit, on all resources: a chart, its numbers, and their sum."""
 
     limit_name: str
@@ -134,7 +134,7 @@ class Used:
     summary: UsageSummary
 
 
-async def _usage(limiter: RateLimiter, entity_id: str, window: Window) -> list[Used]:
+async def _usage(limiter: RateLimiter, entity_id: str, window: Window) -> list[UsageChart]:
     starts = _starts(window)
     windows, summaries = await asyncio.gather(
         limiter.get_usage(entity_id, None, window, starts[0]),
@@ -152,7 +152,7 @@ def _used(
     windows: Sequence[UsageWindow],
     tones: Mapping[str, int],
     summary: UsageSummary,
-) -> Used:
+) -> UsageChart:
     consumed = {(one.resource, one.start): one.consumed[name] for one in windows if name in one.consumed}
     resources = dict.fromkeys(resource for resource, _ in consumed)
     series = largest(
@@ -162,7 +162,7 @@ def _used(
     moments = moments_of(starts, window)
     words = f"{summary.total:,} in all, {summary.peak:,} in the {window} with most."
     rows = [(moment, [one.values[index] for one in series]) for index, moment in enumerate(moments.names)]
-    return Used(name, TimeChart(f"{name} used by {window}", words, moments, series, height=170), rows, summary)
+    return UsageChart(name, TimeChart(f"{name} used by {window}", words, moments, series, height=170), rows, summary)
 
 
 def _starts(window: Window) -> list[datetime]:

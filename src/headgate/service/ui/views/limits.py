@@ -10,8 +10,9 @@ from ....core.errors import CorruptState, ValidationError, VersionConflict
 from ....core.limit import Limit, by_name
 from ....limiter import LimitsPreview, OnUnavailable, RateLimiter, ResolvedLimits, StoredLimits
 from ...levels import Level, Wanted
-from ...paging import cursor_of
-from ..pages import Answer, Context, Fields, Moved, Shown, Visit, link, page, read_cursor, whole_number
+from ...reading import cursor_of
+from ..pages import Answer, Context, Fields, Shown, Visit, link, page, read_cursor, whole_number
+from ..pages import Redirect as Moved
 from ..words import effective_changes, words_of
 
 _PER_PAGE = 50

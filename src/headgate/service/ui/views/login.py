@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ...problems import Refused
-from ..pages import ROOT, Answer, Moved, Shown, Visit, page
+from ...problems import ProblemError
+from ..pages import ROOT, Answer, Redirect, Shown, Visit, page
 from ..session import THEMES, session_cookie, theme_cookie
 
 _LOCAL = re.compile(rf"{ROOT}(?:[/?][\x21-\x5b\x5d-\x7e]*)?")
@@ -14,7 +14,7 @@ _LOCAL = re.compile(rf"{ROOT}(?:[/?][\x21-\x5b\x5d-\x7e]*)?")
 @page("GET", "/login", None)
 async def login_form(visit: Visit) -> Answer:
     if visit.session is not None:
-        return Moved(_next(visit.query.get("next")))
+        return Redirect(_next(visit.query.get("next")))
     return _form(visit.query.get("next"))
 
 
@@ -23,7 +23,7 @@ async def login(visit: Visit) -> Answer:
     presented = visit.form.get("token")
     tokens = visit.dashboard.service.tokens
     if tokens is None:
-        return Moved(ROOT)
+        return Redirect(ROOT)
     token = tokens.find(presented)
     if token is None:
         visit.dashboard.service.count_refused("login", presented, visit.address)
@@ -36,14 +36,14 @@ async def login(visit: Visit) -> Answer:
     if visit.session is not None:
         visit.dashboard.sessions.close(visit.session)  # whoever has kept the old cookie is out
     session = visit.dashboard.sessions.open(token)
-    return Moved(_next(visit.form.get("next")), headers=[session_cookie(session, secure=visit.secure)])
+    return Redirect(_next(visit.form.get("next")), headers=[session_cookie(session, secure=visit.secure)])
 
 
 @page("POST", "/logout", changes=False)
 async def logout(visit: Visit) -> Answer:
     assert visit.session is not None
     visit.dashboard.sessions.close(visit.session)
-    return Moved(f"{ROOT}/login", headers=[session_cookie(None, secure=visit.secure)])
+    return Redirect(f"{ROOT}/login", headers=[session_cookie(None, secure=visit.secure)])
 
 
 @page("POST", "/theme", None)
@@ -51,8 +51,8 @@ async def theme(visit: Visit) -> Answer:
     """For those without scripts."""
     chosen = visit.form.get("theme")
     if chosen not in THEMES:
-        raise Refused(422, f"there is no theme {chosen[:40]!r}: choose from {', '.join(THEMES)}")
-    return Moved(_next(visit.form.get("next")), headers=[theme_cookie(chosen)])
+        raise ProblemError(422, f"there is no theme {chosen[:40]!r}: choose from {', '.join(THEMES)}")
+    return Redirect(_next(visit.form.get("next")), headers=[theme_cookie(chosen)])
 
 
 def _form(after: str, problem: str = "", status: int = 200) -> Shown:

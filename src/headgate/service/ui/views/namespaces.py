@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ....core.errors import HeadgateError, ValidationError
 from ....core.names import check_namespace
-from ...paging import cursor_of
-from ..pages import Answer, Moved, Shown, Visit, link, page, read_cursor
+from ...reading import cursor_of
+from ..pages import Answer, Redirect, Shown, Visit, link, page, read_cursor
 from ..words import words_of
 
 _PER_PAGE = 100
@@ -24,7 +24,7 @@ async def register(visit: Visit) -> Answer:
         await visit.limiter.register_namespace(check_namespace(name), actor=visit.actor)
     except HeadgateError as error:
         return await _list(visit, words_of(error), name)
-    return Moved(link("namespaces"), "registered")
+    return Redirect(link("namespaces"), "registered")
 
 
 @page("GET", "/namespaces/{name}/delete", "namespaces", changes=True)
@@ -38,13 +38,13 @@ async def delete(visit: Visit) -> Answer:
     if visit.parts["name"] in (visit.dashboard.service.namespace, visit.token.namespace):
         raise ValidationError("this is the namespace you are in, and nothing could be done here any more")
     await visit.limiter.delete_namespace(visit.parts["name"], actor=visit.actor)
-    return Moved(link("namespaces"), "namespace-deleted")
+    return Redirect(link("namespaces"), "namespace-deleted")
 
 
 @page("POST", "/namespaces/{name}/recover", "namespaces", changes=True)
 async def recover(visit: Visit) -> Answer:
     await visit.limiter.recover_namespace(visit.parts["name"], actor=visit.actor)
-    return Moved(link("namespaces"), "recovered")
+    return Redirect(link("namespaces"), "recovered")
 
 
 @page("GET", "/namespaces/{name}/purge", "namespaces", changes=True)
@@ -62,7 +62,7 @@ async def purge(visit: Visit) -> Answer:
         await visit.limiter.purge_orphan(name, confirm=confirm, actor=visit.actor)
     else:
         await visit.limiter.purge_namespace(name, confirm=confirm, actor=visit.actor)
-    return Moved(link("namespaces"), "purged")
+    return Redirect(link("namespaces"), "purged")
 
 
 async def _list(visit: Visit, problem: str = "", typed: str = "") -> Shown:

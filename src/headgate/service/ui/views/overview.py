@@ -1,15 +1,17 @@
-"""The first page: what happens by now. It costs the same however many entities there are."""
+"""The first page, which shows the present, and the audit trail. They cost the same however many entities there are."""
 
 from __future__ import annotations
 
 from ....charts import Moments, Series, TimeChart
 from ....core.names import shown_url
+from ...reading import cursor_of
 from ..live import SECONDS, Snapshot
-from ..pages import Answer, Context, Shown, Visit, page
+from ..pages import Answer, Context, Shown, Visit, page, read_cursor
 from .buckets import tightest
 
 _STEP = 2  # seconds that a bar of the chart stands for
 _RECENT = 6
+_PER_PAGE = 50
 
 
 @page("GET", "")
@@ -65,3 +67,10 @@ def _chart(now: Snapshot) -> TimeChart:
         series,
         height=220,
     )
+
+
+@page("GET", "/audit")
+async def audit(visit: Visit) -> Answer:
+    entity_id = visit.query.or_none("entity")
+    events = await visit.limiter.get_audit_events(entity_id, limit=_PER_PAGE, cursor=read_cursor(visit.query))
+    return Shown("audit.html", {"events": events, "entity_id": entity_id, "cursor": cursor_of(events)})
