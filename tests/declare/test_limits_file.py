@@ -104,23 +104,23 @@ def test_what_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("nonsense: 1", ["1: 'nonsense' is no key of the file: known are namespace, system, resources, entities,"]),
-        ("entites: {}", ["1: 'entites' is no key of the file: did you mean 'entities'?"]),
-        ("[]", ["1: the file must be keys with values, not a list"]),
+        ("nonsense: 1", ["1: unknown key 'nonsense' in the file: use one of namespace, system, resources, entities,"]),
+        ("entites: {}", ["1: unknown key 'entites' in the file: did you mean 'entities'?"]),
+        ("[]", ["1: the file must be a mapping, not a list"]),
         ("namespace: a/b", ["1: namespace 'a/b' is not allowed"]),
         ("system: {}", ["1: system lacks 'limits'"]),
         ("system:\n  limits: {}", ["2: limits must not be empty"]),
         ("system:\n  limits: {rpm: 1/minute}\n  on_unavailable: maybe", ["3: on_unavailable must be 'block', 'allow'"]),
-        ("resources: {gpt: {rpm: 1/minute}}", ["1: 'rpm' is no key of gpt", "1: gpt lacks 'limits'"]),
+        ("resources: {gpt: {rpm: 1/minute}}", ["1: gpt lacks 'limits'", "1: unknown key 'rpm' in gpt"]),
         ("resources:\n  a b: {limits: {rpm: 1/minute}}", ["2: resource 'a b' is not allowed"]),
         ("entities:\n  a#b: {}", ["2: entity_id 'a#b' is not allowed"]),
-        ("entities:\n  a: {}\n  a: {}", ["3: 'a' is here a second time; the first is on line 2"]),
+        ("entities:\n  a: {}\n  a: {}", ["3: the key 'a' is repeated; it is first on line 2"]),
         ("entities:\n  a:\n    limits:\n      rpm: 0/minute", ["4: capacity of limit 'rpm' must be more than zero"]),
         ("entities:\n  a:\n    limits:\n      rpm: 9_999_999_999_999/minute", ["4: capacity of limit 'rpm' must be"]),
         ("entities:\n  a:\n    limits:\n      rpm: 5/400 days", ["4: refill_period_seconds of limit 'rpm' must"]),
         ("entities:\n  a:\n    limits:\n      rpm: 100", ["4: limit 'rpm' cannot be read from 100: write it like"]),
         ("entities:\n  a:\n    limits:\n      1st: 1/day", ["4: limit name '1st' is not allowed"]),
-        ("entities:\n  a:\n    limits: [1/day]", ["3: limits must be keys with values, not a list"]),
+        ("entities:\n  a:\n    limits: [1/day]", ["3: limits must be a mapping, not a list"]),
         ("entities:\n  a:\n    cascade: yes", ["3: cascade must be true or false, not 'yes'"]),
         ("system:\n  limits: {rpm: 1/minute}\n  inherit: no", ["3: inherit must be true or false, not 'no'"]),
         ("resources:\n  a:\n    limits: {r: 1/day}\n    inherit:", ["4: inherit must be true or false, not nothing"]),
@@ -139,11 +139,11 @@ def test_what_cannot_be_written() -> None:
                 "4: parent 'a' of 'c' makes a cycle: c -> a -> b -> c",
             ],
         ),
-        ("rules:\n  - id: a\n    limit: 1/day\nplans: {pro: {b: 1/day}}", ["3: 'limit' is no key", "4: plan 'pro'"]),
+        ("rules:\n  - id: a\n    limit: 1/day\nplans: {pro: {b: 1/day}}", ["3: unknown key 'limit'", "4: plan 'pro'"]),
         ("a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n"
          "c: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c, *c, *c]\n"
          "e: &e [*d, *d, *d, *d, *d, *d, *d, *d]\nf: &f [*e, *e, *e, *e, *e, *e, *e, *e]",
-         ["1: there are more than 250,000 values"]),
+         ["1: the file has more than 250,000 values"]),
     ],
 )  # fmt: skip
 def test_a_file_is_refused_with_the_lines_of_all_mistakes(text: str, wrong: list[str], tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_store_that_is_away_is_told_once_for_all_callers(caplog: pytest.LogCap
         opened = SyncGate(RuleEngine(limiter, RULES, plans=Plans(PLANS, "stored")))
         for number in range(30):
             assert isinstance(opened.check(call("/search", user=f"u{number}")), Passed)
-    told = [record for record in caplog.records if "could not be found out" in record.getMessage()]
+    told = [record for record in caplog.records if "could not be looked up" in record.getMessage()]
     assert len(told) == 1
 
 
@@ -200,7 +200,7 @@ def test_plans_in_a_file(tmp_path: Path) -> None:
         assert sum(isinstance(opened.check(call(user="bob")), Passed) for _ in range(7)) == 2
         with pytest.raises(ValidationError, match=r"plans \(pro\)"):
             RuleEngine(limiter, file)
-        with pytest.raises(ValidationError, match="in the file and in plans="):
+        with pytest.raises(ValidationError, match="the file has plans, and so has plans="):
             RuleEngine(limiter, file, plans=Plans(PLANS, {}))
 
 

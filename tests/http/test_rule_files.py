@@ -117,19 +117,19 @@ MISTAKES = [
         "an unknown key",
         "rules:\n  - id: x\n    limts: 1/s",
         '[[rules]]\nid = "x"\nlimts = "1/s"',
-        ["3: 'limts' is no key of an entry of rules: did you mean 'limits'?"],
+        ["3: unknown key 'limts' in an entry of rules: did you mean 'limits'?"],
     ),
     (
         "an unknown section",
         "rules: []\nplan:\n  pro: {}",
         "rules = []\n[plan]\npro = {}",
-        ["2: 'plan' is no key of the file: did you mean 'plans'?"],
+        ["2: unknown key 'plan' in the file: did you mean 'plans'?"],
     ),
     (
         "nothing like what is known",
         "rules: []\nzzz: 1",
         "rules = []\nzzz = 1",
-        ["2: 'zzz' is no key of the file: known are rules, plans"],
+        ["2: unknown key 'zzz' in the file: use one of rules, plans"],
     ),
     (
         "a limit among others",
@@ -179,19 +179,19 @@ MISTAKES = [
         "not rules",
         "rules:\n  x: {}\nplans:\n  - pro",
         '[rules]\nx = {}\n[[plans]]\na = "b"',
-        ["1: rules must be a list, not keys with values", "3: plans must be keys with values, not a list"],
+        ["1: rules must be a list, not a mapping", "3: plans must be a mapping, not a list"],
     ),
     (
         "not a rule, not a plan",
         "rules:\n  - 7\nplans:\n  pro: 1/s",
         'rules = [\n  7\n]\nplans.pro = "1/s"',
-        ["2: an entry of rules must be keys with values, not 7", "4: pro must be keys with values, not '1/s'"],
+        ["2: an entry of rules must be a mapping, not 7", "4: pro must be a mapping, not '1/s'"],
     ),
     (
         "two of one id",
         "rules:\n  - id: x\n  - path: /a\n    id: x",
         '[[rules]]\nid = "x"\n[[rules]]\npath = "/a"\nid = "x"',
-        ["3: rule 'x' is there twice"],
+        ["3: rule 'x' is repeated"],
     ),
     (
         "two for the same",
@@ -204,8 +204,8 @@ MISTAKES = [
         "rules:\n  - id: search\nplans:\n  pro:\n    serch: 1/s\n    nothing-like-it: 1/s",
         '[[rules]]\nid = "search"\n[plans]\n[plans.pro]\nserch = "1/s"\nnothing-like-it = "1/s"',
         [
-            "5: plan 'pro' is for a rule 'serch': did you mean 'search'?",
-            "6: plan 'pro' is for a rule 'nothing-like-it': known are search",
+            "5: plan 'pro' names an unknown rule 'serch': did you mean 'search'?",
+            "6: plan 'pro' names an unknown rule 'nothing-like-it': use one of search",
         ],
     ),
     (
@@ -218,19 +218,19 @@ MISTAKES = [
         "a cost of no limit",
         "rules:\n  - id: x\n    limits: rpm=9/s\n    cost:\n      rpm: 1\n      tpm: 1",
         '[[rules]]\nid = "x"\nlimits = "rpm=9/s"\n[rules.cost]\nrpm = 1\ntpm = 1',
-        ["6: cost is of a limit 'tpm': did you mean 'rpm'?"],
+        ["6: cost names an unknown limit 'tpm': did you mean 'rpm'?"],
     ),
     (
         "a cost of none of the limits",
         "rules:\n  - id: x\n    cost: {tpm: 1}\n    limits: 5/s",
         '[[rules]]\nid = "x"\ncost = {tpm = 1}\nlimits = "5/s"',
-        ["3: rule 'x' would limit nothing: its cost is of tpm, its limits second"],
+        ["3: rule 'x' would limit nothing: its cost names tpm, its limits are second"],
     ),
     (
         "a cost of none of the limits of a plan",
         "rules:\n  - id: x\n    cost: {tpm: 1}\nplans:\n  pro:\n    '*': 5/s",
         '[[rules]]\nid = "x"\ncost = {tpm = 1}\n\n[plans.pro]\n"*" = "5/s"',
-        ["6: rule 'x' would limit nothing: its cost is of tpm, its limits second"],
+        ["6: rule 'x' would limit nothing: its cost names tpm, its limits are second"],
     ),
     (
         "a cost too large",
@@ -249,13 +249,13 @@ MISTAKES = [
         "other: 1\nrules:\n  - id: x\n    path: a\nplans:\n  pro:\n    y: 1/s\n    x: 2",
         'other = 1\n[[rules]]\nid = "x"\npath = "a"\n\n[plans.pro]\ny = "1/s"\nx = 2',
         [
-            "1: 'other' is no key of the file",
+            "1: unknown key 'other' in the file",
             "4: path must start with '/'",
-            "7: plan 'pro' is for a rule 'y': known are x",
+            "7: plan 'pro' names an unknown rule 'y': use one of x",
             "8: limits must be like",
         ],
     ),
-    ("no rules", "plans: {}", "[plans]", ["1: there are no rules"]),
+    ("no rules", "plans: {}", "[plans]", ["1: the file has no rules"]),
 ]
 
 
@@ -279,7 +279,9 @@ def test_a_cost_may_be_of_a_limit_that_some_plan_has_or_that_is_stored(tmp_path:
     rules = "rules: [{id: x, limits: rpm=9/s, cost: {rpm: 1, tpm: 5}}, {id: z, path: /z, cost: {abc: 1}}]\n"
     plans = "plans: {pro: {'*': tpm=9/s, z: abc=9/s}, free: {z: abc=1/s}}"
     assert load(tmp_path, "yaml", rules + plans).rules["x"].cost == {"rpm": 1, "tpm": 5}
-    assert_like(problems(tmp_path, "yaml", rules + "plans: {pro: {z: abc=9/s}}"), ["1: cost is of a limit 'tpm'"])
+    assert_like(
+        problems(tmp_path, "yaml", rules + "plans: {pro: {z: abc=9/s}}"), ["1: cost names an unknown limit 'tpm'"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,10 +298,10 @@ def test_sections_of_others(tmp_path: Path, suffix: str, text: str) -> None:
         "descriptors": {"a": 1},
         "system": {"b": [2, "x"]},
     }
-    assert_like(problems(tmp_path, suffix, text, sections=["descriptors"]), ["3: 'system' is no key of the file"])
+    assert_like(problems(tmp_path, suffix, text, sections=["descriptors"]), ["3: unknown key 'system' in the file"])
     descriptors = file.sections["descriptors"]
     assert descriptors.fields(["a"])["a"].text() is None
-    with pytest.raises(DocumentError, match=rf":{descriptors.fields(['a'])['a'].line}: a must be a text, not 1$"):
+    with pytest.raises(DocumentError, match=rf":{descriptors.fields(['a'])['a'].line}: a must be a string, not 1$"):
         descriptors.document.check()
 
 

@@ -241,7 +241,7 @@ def test_what_is_left_out() -> None:
         ({"cost": {"rpm": -1}}, "cost of limit 'rpm' must be more than zero"),
         ({"cost": {"": 1}}, "limit name '' is not allowed"),
         ({"cost": 11, "limits": "10/minute"}, "would refuse every request: its cost is 11, and limit 'minute'"),
-        ({"cost": {"rpm": 1}, "limits": "1/s; 9/day"}, "limit nothing: its cost is of rpm, its limits second, day"),
+        ({"cost": {"rpm": 1}, "limits": "1/s; 9/day"}, "limit nothing: its cost names rpm, its limits are second, day"),
         ({"limits": "0.5/hour"}, "would refuse every request: its cost is 1"),
         ({"cost": {"minute": 21}, "limits": "10/minute burst 20"}, "never holds more than 20"),
         ({"cost": 1.5, "limits": "2 concurrent"}, "a whole number of slots 'concurrent'"),
@@ -264,7 +264,7 @@ def test_a_cost_by_function_is_not_asked_beforehand() -> None:
 @pytest.mark.parametrize(
     ("one", "two", "why"),
     [
-        ({"id": "x"}, {"id": "x", "path": "/a"}, "rule 'x' is there twice"),
+        ({"id": "x"}, {"id": "x", "path": "/a"}, "rule 'x' is repeated"),
         ({}, {}, "rule 'two' would never decide: 'one' matches the same"),
         ({"path": "/a/{x}"}, {"path": "/a/*/"}, "would never decide"),
         ({"method": "GET|POST"}, {"method": ["post", "get"]}, "would never decide"),
@@ -338,8 +338,8 @@ def test_read_limits(spec: Any, expected: list[Limit]) -> None:
         (["10/minute", "minute=20/s"], "limit 'minute' is given twice"),
         ({"x": 5}, "limit 'x' cannot be read from 5"),
         ({5: "1/s"}, "limit name must be a string"),
-        ([5], "limits must be texts like '10/minute' or Limit objects, not 5"),
-        ([["1/s"]], "limits must be texts"),
+        ([5], "limits must be strings like '10/minute' or Limit objects, not 5"),
+        ([["1/s"]], "limits must be strings"),
         (b"1/s", "limits must be like"),
         ([], "limits must be like"),
         ({}, "limits must be like"),

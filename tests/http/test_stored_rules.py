@@ -196,7 +196,7 @@ def test_those_that_nobody_understands(
         limiter._perform(WriteRecords([Put(record.key, {"rules": rules}, record.version)]))
         later(60)
         assert passing(knowing, 9, "/search") == 0
-        assert "those known before hold" in caplog.text
+        assert "the previous rules apply" in caplog.text
         caplog.clear()
         assert passing(stored_gate(limiter), 9, "/search") == 0
         assert passing(stored_gate(limiter, on_unavailable="allow"), 9, "/search") == 9
@@ -227,7 +227,7 @@ def test_a_namespace_that_is_deleted(
                 assert getattr(gate.check(call("/search", user=f"u{_}")), "status", 200) == status
                 later(2)
             assert caplog.text.count("rule.misconfigured") == 1
-            assert caplog.text.count("those known before hold") == (gate is gates[0])
+            assert caplog.text.count("the previous rules apply") == (gate is gates[0])
         assert passing(gates[0], 3, "/") == 3, "under no rule"
         limiter.recover_namespace("default")
         later(2)

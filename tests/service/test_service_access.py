@@ -168,7 +168,7 @@ class TestFiles:
             (GOOD.replace("[decide, read]", "[]"), 4, "scopes must be a list"),
             (GOOD.replace("name: a", "name: a b"), 2, "a b"),
             (GOOD.replace("shop", "sh op"), 5, "sh op"),
-            (GOOD + "    token: secret\n", 6, "'token' is no key"),
+            (GOOD + "    token: secret\n", 6, "unknown key 'token'"),
             (GOOD + GOOD.removeprefix("tokens:\n"), 6, "two tokens with the name 'a'"),
             (GOOD + GOOD.removeprefix("tokens:\n").replace("name: a", "name: b"), 6, "the same as one before"),
             ("tokens:\n  - name: a\n    token_env: NOT_THERE\n    scopes: [read]\n", 3, "NOT_THERE"),

@@ -1,7 +1,7 @@
-"""Files that people write, YAML or TOML, as a tree that knows the line of everything in it.
+"""A YAML or TOML file as a tree of nodes, each with its line.
 
-Whoever reads such a file asks the nodes for what it expects. What is wrong is noted, with its line, and reading goes
-on; `check()` at the end raises with all of it. The line of a value that has a key is the line of the key.
+A reader asks each node for the value it expects. A mistake is recorded with its line, and reading goes on; `check()` at
+the end raises all of them. A value that has a key is on the line of the key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 
 class DocumentError(ValidationError):
-    """A file cannot be used. `problems` are all that was found, each as `file:line: what`."""
+    """A file cannot be used. `problems` lists every mistake as `file:line: what`."""
 
     def __init__(self, problems: Collection[str]) -> None:
         super().__init__(tuple(problems))
@@ -41,7 +41,7 @@ class DocumentError(ValidationError):
 
 
 class Document:
-    """A file, and what is wrong with it."""
+    """A file, and the mistakes found in it."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -53,7 +53,7 @@ class Document:
         self._problems.append((line, what))
 
     def fail(self, line: int, what: str) -> NoReturn:
-        """Nothing more can be read."""
+        """Record a mistake after which the rest cannot be read."""
         self.wrong(line, what)
         raise self._error()
 
@@ -66,25 +66,25 @@ class Document:
         return DocumentError([f"{self.file}:{line}: {what}" for line, what in sorted(set(self._problems))])
 
     def node(self, name: str, line: int, depth: int, value: Value = None) -> Node:
-        """A new node. There are bounds to how many, and how deep: a short text can mean a vast tree."""
+        """A new node. Their number and depth are bounded: a short text can stand for a vast tree."""
         self._nodes += 1
         if self._nodes > self.max_nodes:
-            self.fail(line, f"there are more than {self.max_nodes:,} values")
+            self.fail(line, f"the file has more than {self.max_nodes:,} values")
         if depth > MAX_DEPTH:
             self.fail(line, f"values are nested more than {MAX_DEPTH} deep")
         return Node(self, name, line, value)
 
     def meant(self, word: str, known: Collection[str]) -> str:
-        """What to say of a word that is not among the known ones."""
+        """Advice for an unknown word: the one that was probably meant, or all that are known."""
         close = get_close_matches(word[:80], known, 1) if len(self._problems) < _SHOWN else []
         if close:
             return f"did you mean {close[0]!r}?"
         names = [*list(known)[:_NAMED], *(["..."] if len(known) > _NAMED else [])]
-        return f"known are {', '.join(names) or 'none'}"
+        return f"use one of {', '.join(names)}" if names else "there are none"
 
 
 class Node:
-    """A value of a file: a text, a number, true or false, or nothing; or more nodes, in a list or by their keys."""
+    """A value of a file: a string, a number, a boolean or nothing; or a list or mapping of more nodes."""
 
     __slots__ = ("document", "line", "name", "value")
 
@@ -106,7 +106,7 @@ class Node:
         return self.value
 
     def attempt(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
-        """What a function returns. None if it raises ValidationError, which is noted as of this line."""
+        """The result of a function. None if it raises ValidationError, which is recorded for this line."""
         try:
             return function(*arguments, **named)
         except ValidationError as error:
@@ -114,14 +114,14 @@ class Node:
             return None
 
     def read(self, reader: Callable[[Any], T]) -> T | None:
-        """What a function makes of the plain value. None if there is no value, or it cannot be, which is noted."""
+        """The result of a function of the plain value. None if there is no value, or it is wrong, which is recorded."""
         if self.value is None:
             self.wrong(f"{self.name} has no value: give it one, or leave it out")
             return None
         return self.attempt(reader, self.plain())
 
     def text(self) -> str | None:
-        return self._typed("a text", str)
+        return self._typed("a string", str)
 
     def whole(self) -> int | None:
         return self._typed("a whole number", int)
@@ -137,14 +137,14 @@ class Node:
         return self._typed("a list", list) or []
 
     def entries(self) -> dict[str, Node]:
-        """The nodes of a mapping whose keys may be any."""
-        return self._typed("keys with values", dict) or {}
+        """The nodes of a mapping with any keys."""
+        return self._typed("a mapping", dict) or {}
 
     def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Node]:
-        """The nodes of a mapping whose keys are these."""
+        """The nodes of a mapping with these keys only."""
         found = self.entries()
         for key in found.keys() - set(known):
-            found[key].wrong(f"{key!r} is no key of {self.name}: {self.document.meant(key, known)}")
+            found[key].wrong(f"unknown key {key!r} in {self.name}: {self.document.meant(key, known)}")
         for key in required:
             if isinstance(self.value, dict) and key not in found:
                 self.wrong(f"{self.name} lacks {key!r}")
@@ -158,7 +158,7 @@ class Node:
 
     def _shown(self) -> str:
         if isinstance(self.value, (list, dict)):
-            return "a list" if isinstance(self.value, list) else "keys with values"
+            return "a list" if isinstance(self.value, list) else "a mapping"
         shown = "nothing" if self.value is None else repr(self.value)
         return shown if len(shown) <= 80 else shown[:77] + "..."
 
@@ -168,7 +168,7 @@ def read_document(path: str | PathLike[str], max_bytes: int = MAX_BYTES) -> Node
     file = fspath(path)
     reader = _READERS.get(Path(file).suffix.lower())
     if reader is None:
-        raise ValidationError(f"{file!r} must be a file whose name ends with one of {', '.join(_READERS)}")
+        raise ValidationError(f"{file!r} must end with one of {', '.join(_READERS)}")
     document = Document(file)
     text = _text(document, max_bytes)
     document.max_nodes = max(MAX_NODES, len(text) // 3)
@@ -190,5 +190,5 @@ def _text(document: Document, max_bytes: int) -> str:
         document.fail(data.count(b"\n", 0, error.start) + 1, f"byte {data[error.start]:#x} is not UTF-8")
     odd = _UNREADABLE.search(text)
     if odd:
-        document.fail(text.count("\n", 0, odd.start()) + 1, f"the character {odd[0]!r} cannot be in such a file")
+        document.fail(text.count("\n", 0, odd.start()) + 1, f"the character {odd[0]!r} is not allowed in this file")
     return text

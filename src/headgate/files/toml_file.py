@@ -1,4 +1,4 @@
-"""The text of a TOML file, as nodes. The parser says what is in it; going over the text again tells where it is."""
+"""A TOML file as nodes. The parser gives the values; a second pass over the text finds their lines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _node(document: Document, value: Any, name: str, place: Place, line: int, li
 
 
 class _Lines:
-    """Where everything is in a text that is known to be TOML."""
+    """The line of each value, in a text that the parser has accepted."""
 
     def __init__(self, text: str) -> None:
         self.lines: dict[Place, int] = {}

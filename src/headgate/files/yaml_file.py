@@ -1,4 +1,4 @@
-"""The text of a YAML file, as nodes. Plain words mean what they do in YAML 1.2: `yes` and `2024-01-01` are texts."""
+"""A YAML file as nodes. Plain words mean what they mean in YAML 1.2: `yes` and `2024-01-01` are strings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(text: str, document: Document) -> Node:
 
 
 class _Reader:
-    """Makes nodes of what the parser reports. Nothing is constructed but texts, numbers, lists and dicts."""
+    """Makes nodes of the parser's events. It constructs only strings, numbers, lists and dicts."""
 
     def __init__(self, text: str, document: Document) -> None:
         self._document = document
@@ -44,7 +44,7 @@ class _Reader:
         self._next()  # the end of the document
         more = self._next()
         if not isinstance(more, yaml.StreamEndEvent):
-            self._document.fail(_line(more), "a second document starts here: a file is one")
+            self._document.fail(_line(more), "a second document starts here: a file has only one")
         return root
 
     def _next(self) -> Any:
@@ -54,7 +54,7 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             return self._copy(self._known(event), name, depth, line or _line(event))
         if event.tag is not None:
-            self._document.wrong(_line(event), f"the tag {event.tag!r} cannot be here: write the value as it is")
+            self._document.wrong(_line(event), f"the tag {event.tag!r} is not supported: write the value without it")
         node = self._document.node(name, line or _line(event), depth)
         if isinstance(event, yaml.ScalarEvent):
             node.attempt(check_text, str(event.value), name)  # an escape can write what no file can hold
@@ -79,7 +79,7 @@ class _Reader:
             key, line = self._key(event), _line(event)
             value = self._node(self._next(), key, depth, line)
             if key in entries:
-                self._document.wrong(line, f"{key!r} is here a second time; the first is on line {entries[key].line}")
+                self._document.wrong(line, f"the key {key!r} is repeated; it is first on line {entries[key].line}")
             entries.setdefault(key, value)
         return entries
 
@@ -91,7 +91,7 @@ class _Reader:
 
     def _known(self, event: Any) -> Node:
         if event.anchor not in self._anchored:
-            self._document.fail(_line(event), f"*{event.anchor} is no anchor that ends before this line")
+            self._document.fail(_line(event), f"unknown anchor *{event.anchor}: it must end before this line")
         return self._anchored[event.anchor]
 
     def _copy(self, node: Node, name: str, depth: int, line: int) -> Node:

@@ -1,6 +1,6 @@
-"""HTTP: rules, plans and identities in front of an API, and clients that limit themselves.
+"""Rate limits for HTTP: rules, plans and identities for an API, and clients that limit themselves.
 
-What a framework or a client library is needed for has a module of its own: `fastapi`, `flask`, `django`, `clients`.
+What needs a framework or a client library is in a module of its own: `fastapi`, `flask`, `django`, `clients`.
 """
 
 from ..files import DocumentError

@@ -1,4 +1,4 @@
-"""Who is at the other end: the address of a client, seen through the proxies that are believed."""
+"""The address of a client, seen through trusted proxies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..core.errors import ValidationError
 
-UNIX = "unix"  # whoever is connected without a network: a proxy on the same machine
+UNIX = "unix"  # a peer without a network address: a proxy on the same machine
 _WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::\d+)?|(?P<v4>[^:]*)(?::\d+)?")
 _FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"(?P<quoted>[^"]*)"|(?P<plain>[^;\s]*))', re.IGNORECASE)
 
@@ -18,7 +18,7 @@ Address = IPv4Address | IPv6Address
 
 
 class Sender(Protocol):
-    """Of a request, what says who sent it. Every `HttpCall` is one."""
+    """The part of a request that tells its sender. Every `HttpCall` has it."""
 
     @property
     def peer(self) -> str | None: ...
@@ -27,10 +27,10 @@ class Sender(Protocol):
 
 
 class Addresses:
-    """`proxies`: addresses and networks whose word is taken for whom they forward; `"unix"`: a proxy on a socket file.
+    """`proxies`: addresses and networks that are trusted to name the client; `"unix"`: a proxy on a Unix socket.
 
-    `forwarded`: the header they say it in. `ipv6_prefix`: addresses that agree in so many bits are one client, for that
-    is what one is given.
+    `forwarded`: the header in which they name it. `ipv6_prefix`: IPv6 addresses with the same leading bits are one
+    client, since a provider assigns whole prefixes.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Addresses:
         self.shown = lru_cache(4096)(self._shown)
 
     def of(self, call: Sender) -> str | None:
-        """The address of the client; None if it has none."""
+        """The address of the client, or None."""
         peer = call.peer
         if not self._networks and not self._believes_unix:
             return self.shown(peer) if peer else None
@@ -61,7 +61,7 @@ class Addresses:
         return self._seen_by_proxies(call, address)
 
     def _seen_by_proxies(self, call: Sender, nearest: Address | None) -> str | None:
-        """From the nearest hop outwards: a proxy's word counts, and of one that is none, nothing behind it does."""
+        """From the nearest hop outwards. A hop that is no trusted proxy is the client: what it forwards is ignored."""
         for hop in reversed(self._hops(call)):
             address = parse(hop)
             if address is None:
@@ -108,5 +108,5 @@ def _network(name: Any) -> Any:
         return ip_network(name, strict=False)
     except ValueError:
         raise ValidationError(
-            f"proxies has {name!r}, which is no address and no network: write '10.0.0.0/8', '127.0.0.1' or 'unix'"
+            f"proxies has {name!r}, which is not an address or a network: write '10.0.0.0/8', '127.0.0.1' or 'unix'"
         ) from None

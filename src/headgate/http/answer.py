@@ -1,4 +1,4 @@
-"""What a caller is told: the header fields of the IETF draft on rate limits, older ones, and problem details."""
+"""What is sent to a caller: header fields (the IETF draft on rate limits, and older ones) and problem details."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_INTEGER = 10**15 - 1  # of a structured field, RFC 9651
 
 
 class HttpRefusal(NamedTuple):
-    """An answer instead of the application's. `refused` has the details; None if it is not for a limit."""
+    """A response that is sent instead of the application's. `refused` has the details if a limit was exceeded."""
 
     status: int
     headers: HeaderList
@@ -32,7 +32,7 @@ class HttpRefusal(NamedTuple):
 
 
 class Headers:
-    """The header fields that are wanted, from what the limits said."""
+    """Makes the configured header fields from the statuses of the limits."""
 
     def __init__(self, kinds: Iterable[HeaderKind] = DEFAULT_HEADERS) -> None:
         self._kinds = frozenset([kinds] if isinstance(kinds, str) else kinds)
@@ -76,7 +76,7 @@ class Headers:
 
 
 def by_policy(statuses: Sequence[LimitStatus]) -> dict[str, LimitStatus]:
-    """One status for each limit: where ancestors have it too, the tightest, and nobody learns whose it is."""
+    """One status per limit: if ancestors have it too, the tightest, without saying whose it is."""
     if len(statuses) == 1:
         return {statuses[0].limit_name: statuses[0]}
     found: dict[tuple[str, str], LimitStatus] = {}
@@ -89,7 +89,7 @@ def by_policy(statuses: Sequence[LimitStatus]) -> dict[str, LimitStatus]:
 
 
 def tightest(statuses: Iterable[LimitStatus]) -> LimitStatus:
-    """The one that refuses for longest, else the one with the smallest part left."""
+    """The one with the longest wait if any refuses, else the one with the smallest share left."""
 
     def room(status: LimitStatus) -> tuple[float, float]:
         wait_ms = float("inf") if status.retry_after_ms is None else status.retry_after_ms
@@ -99,7 +99,7 @@ def tightest(statuses: Iterable[LimitStatus]) -> LimitStatus:
 
 
 def ms_until_reset(status: LimitStatus) -> int:
-    """Until the request passes, if it was refused; else until all of the quota is there again. Rounded up."""
+    """Until the request passes, if it was refused; otherwise until the quota is full. Rounded up."""
     if status.exceeded:
         return status.retry_after_ms or 0
     limit = status.limit
@@ -108,7 +108,7 @@ def ms_until_reset(status: LimitStatus) -> int:
 
 
 def seconds_until_reset(status: LimitStatus) -> int:
-    """The same in whole seconds, rounded up."""
+    """`ms_until_reset` in whole seconds, rounded up."""
     return -(-ms_until_reset(status) // MILLI)
 
 
@@ -127,25 +127,25 @@ def _item(name: str, status: LimitStatus) -> str:
 
 
 def _parameter(name: str, value: int) -> str:
-    """Both are optional, and a number of more digits would make the whole field unreadable."""
+    """Parameters are optional, and an integer with too many digits would make the whole field invalid."""
     return f";{name}={value}" if value <= _MAX_INTEGER else ""
 
 
 def problem(status: int, kind: str, title: str, detail: str, headers: HeaderList, **more: Any) -> HttpRefusal:
-    """Problem details, RFC 9457. `kind`: of those that IANA knows; without one, the title says it all."""
+    """Problem details, RFC 9457. `kind`: a type registered with IANA, or "" if the title says it all."""
     body = {"type": _TYPES + kind if kind else "about:blank", "title": title, "status": status, "detail": detail}
     content: HeaderList = [("Content-Type", PROBLEM_JSON), ("Cache-Control", "no-store")]
     return HttpRefusal(status, content + headers, json.dumps(body | more).encode())
 
 
 def too_many(refused: RateLimitExceeded, headers: HeaderList) -> HttpRefusal:
-    """It names limits and numbers, and nobody: not the caller, not those above."""
+    """It names limits and numbers, but no entity: neither the caller nor its ancestors."""
     violated = [name for name, status in by_policy(refused.statuses).items() if status.exceeded]
     first = refused.primary_violation
     if first.never:
-        when = f"it asks for {first.requested:,}, and never more than {first.limit.capacity:,} are there: ask for less"
+        when = f"the request needs {first.requested:,}, and {first.limit.capacity:,} is the most: ask for less"
     elif first.limit.is_concurrent:
-        when = f"retry when one of the {first.limit.capacity:,} requests under way has ended"
+        when = f"retry when one of the {first.limit.capacity:,} running requests has ended"
     else:
         when = f"retry in {refused.retry_after_header} s"
     detail = f"{first.limit_name} allows {first.limit}; {when}"
@@ -154,5 +154,5 @@ def too_many(refused: RateLimitExceeded, headers: HeaderList) -> HttpRefusal:
 
 
 def unavailable() -> HttpRefusal:
-    detail = "the rate limits cannot be checked at the moment; retry in a while"
+    detail = "the rate limits cannot be checked at the moment; retry later"
     return problem(503, "temporary-reduced-capacity", "Limits unavailable", detail, [("Retry-After", "1")])

@@ -1,4 +1,4 @@
-"""ASGI middleware: any ASGI application behind rules. Websockets, lifespans and streams pass through untouched."""
+"""ASGI middleware: rules for any ASGI application. WebSockets and lifespan events pass through untouched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scope: TypeAlias = "MutableMapping[str, Any]"
 Message: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
-App: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
+AsgiApp: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
 
 _BODIES = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
 
@@ -49,7 +49,7 @@ class AsgiCall(HttpCall):
         for name in ("identity", "pk", "username", "display_name"):
             try:
                 found = getattr(user, name, None)
-            except NotImplementedError:  # what Starlette's own class does
+            except NotImplementedError:  # raised by Starlette's base class
                 continue
             if found not in (None, ""):
                 return str(found)
@@ -59,16 +59,16 @@ class AsgiCall(HttpCall):
 class RateLimitMiddleware:
     """`app.add_middleware(RateLimitMiddleware, limiter=limiter, rules=[Rule("all", limits="10/minute")])`.
 
-    It takes what `RuleEngine` takes. What was decided is in `scope["headgate"]`.
+    It takes the settings of `RuleEngine`. The decision is in `scope["headgate"]`.
     """
 
     # The type of Starlette's add_middleware() wants `app` by position only; Starlette before 0.41.3 passes it by name.
     @overload
-    def __init__(self, app: App, /, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None: ...
+    def __init__(self, app: AsgiApp, /, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None: ...
     @overload
-    def __init__(self, app: App, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None: ...
+    def __init__(self, app: AsgiApp, limiter: RateLimiter, rules: RulesSpec, **settings: Any) -> None: ...
     def __init__(  # type: ignore[misc]  # no setting is called `app`
-        self, app: App, limiter: RateLimiter, rules: RulesSpec, **settings: Any
+        self, app: AsgiApp, limiter: RateLimiter, rules: RulesSpec, **settings: Any
     ) -> None:
         self.app = app
         self.gate = AsyncGate(RuleEngine(limiter, rules, **settings))
@@ -97,7 +97,7 @@ class RateLimitMiddleware:
 
 
 class Ending:
-    """Ends leases, once. Work that an application does after its answer does not hold slots."""
+    """Ends leases, once. Work that an application does after its response holds no slots."""
 
     def __init__(self, end: Callable[[Iterable[Any]], Awaitable[None]], leases: Iterable[Any]) -> None:
         self._end = end
@@ -108,7 +108,7 @@ class Ending:
         await self._end(leases)
 
     def after_the_last(self, send: Send) -> Send:
-        """`send`, and when the whole answer was sent, that is the end."""
+        """`send`, which ends the leases after the last part of the response."""
         trailers = False
 
         async def send_and_end(message: Message) -> None:
@@ -127,7 +127,7 @@ class Ending:
 
 
 def adding(send: Send, headers: Sequence[tuple[str, str]]) -> Send:
-    """`send`, and the headers are added to the answer."""
+    """`send`, with these headers added to the response."""
     raw = _raw(headers)
 
     async def send_more(message: Message) -> None:

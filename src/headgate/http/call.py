@@ -1,4 +1,4 @@
-"""A request as rules see it, whatever framework it came through."""
+"""A request as rules see it, in any framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.errors import ValidationError
 
 
 class BadPath(ValidationError):
-    """A path that servers read in different ways: no rule can be trusted to hold for what it leads to."""
+    """A path that servers interpret differently, so that a rule might not apply to what the path leads to."""
 
 
 _NOTHING: Any = {}
@@ -19,9 +19,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class HttpCall(ABC):
-    """`path` is as rules are written: decoded, without what servers ignore. `params` are those of the rule's path.
+    """`path` is decoded, without the parts that servers ignore. `params` are the parameters of the rule's path.
 
-    `native` is what the framework itself has: a scope, an environ, a request. `caller` is who calls, once known.
+    `native` is the framework's own object: a scope, an environ or a request. `caller` is the caller, once it is known.
     """
 
     __slots__ = ("caller", "known", "method", "native", "params", "path", "sent_path")
@@ -37,34 +37,34 @@ class HttpCall(ABC):
 
     @abstractmethod
     def headers(self, name: str) -> list[str]:
-        """All values of a header, as they came. The name in small letters."""
+        """All values of a header, as they were sent. The name is in lower case."""
 
     def header(self, name: str) -> str | None:
-        """The one value of a header. Several are as good as none: nobody knows which the server believes."""
+        """The value of a header. None if it is repeated: servers differ in which value they use."""
         values = self.headers(name)
         return values[0] if len(values) == 1 else None
 
     @property
     @abstractmethod
     def peer(self) -> str | None:
-        """The address of whoever is connected to the server; None if it is no network connection."""
+        """The address of the peer; None if it is not connected by network."""
 
     @property
     @abstractmethod
     def user(self) -> str | None:
-        """Who the framework says is logged in."""
+        """The user that the framework has authenticated."""
 
 
 def clean(path: str) -> str:
-    """What servers ignore does not lead around a rule: `//login`, `/login/` and `/login;x` are `/login`."""
+    """Parts that servers ignore are no way around a rule: `//login`, `/login/` and `/login;x` are `/login`."""
     if not path.isprintable() and _CONTROL.search(path):
         # Routes are often regular expressions that end with `$`, which matches before a newline at the end too.
-        raise BadPath("the path has a control character in it: send it without")
+        raise BadPath("the path contains a control character: send it without")
     if path[:1] == "/" and path[-1:] != "/" and _is_plain(path):
         return path
     segments = [segment.partition(";")[0] for segment in path.split("/")]
     if "." in segments or ".." in segments:
-        raise BadPath("the path has '.' or '..' in it: send it without them")
+        raise BadPath("the path contains '.' or '..': send it without them")
     return "/" + "/".join(filter(None, segments))
 
 
@@ -73,7 +73,7 @@ def _is_plain(path: str) -> bool:
 
 
 def literal(path: str) -> list[str] | None:
-    """The segments of a path for servers that ignore nothing of it: to them `;x` and an empty one are segments too.
+    """The segments of a path for servers that ignore nothing: `;x` and an empty segment count for them.
 
     None if that makes no difference. A slash at the end makes none.
     """

@@ -1,4 +1,4 @@
-"""What a request costs, checked before anything is asked: a cost that cannot be charged is never a free pass."""
+"""The cost of a request, checked before the limiter is called: a cost that cannot be charged is not a free pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 40
 
 
 def cost_plan(call: HttpCall, cost: Cost) -> Plan[Any]:
-    """What a rule's cost is for a call, checked. BadCost if it cannot be charged."""
+    """The cost of a call under a rule. BadCost if it cannot be charged."""
     if callable(cost):
         try:
             cost = cost(call)
@@ -37,20 +37,20 @@ def cost_plan(call: HttpCall, cost: Cost) -> Plan[Any]:
 
 
 def amounts(rule_id: str, cost: Any, limits: Sequence[Limit]) -> dict[str, Amount]:
-    """By limit name. Of limits that are not there it counts nothing, but there must be one that is."""
+    """Amounts by limit name. Limits that do not exist are left out, but one must exist."""
     by_name = cost if isinstance(cost, Mapping) else {limit.name: cost for limit in limits}
     counted = [limit for limit in limits if limit.name in by_name]
     if not counted:
         has = ", ".join(limit.name for limit in limits)
         names = ", ".join(by_name)
-        raise LimitNotFound(f"the cost of rule {rule_id!r} is of {names}, and its limits are {has}", names)
+        raise LimitNotFound(f"the cost of rule {rule_id!r} names {names}, but its limits are {has}", names)
     return {limit.name: _whole(limit, by_name[limit.name]) for limit in counted}
 
 
 def _whole(limit: Limit, amount: Amount) -> Amount:
-    """Slots are not divided."""
+    """Slots cannot be divided."""
     if limit.is_concurrent and amount % 1:
-        raise BadCost(f"its cost is no whole number of slots {limit.name!r}")
+        raise BadCost(f"its cost is not a whole number of slots {limit.name!r}")
     return amount
 
 
@@ -62,12 +62,12 @@ def _check(cost: Any) -> None:
         raise BadCost("its cost names no limit")
     for name, amount in cost.items():
         if not isinstance(name, str):
-            raise BadCost("its cost is of limits whose names are no texts")
+            raise BadCost("its cost has names of limits that are not strings")
         _check_amount(amount)
 
 
 def _check_amount(amount: Any) -> None:
-    """No value is shown but a number: a function may return any text, and it may be secret."""
+    """Only numbers are shown: a function may return any string, and it may be a secret."""
     why = _why_not(amount)
     if why:
         raise BadCost(f"its cost {why}")
@@ -75,14 +75,14 @@ def _check_amount(amount: Any) -> None:
 
 def _why_not(amount: Any) -> str | None:
     if isinstance(amount, bool) or not isinstance(amount, (int, float, Decimal, Fraction)):
-        return f"is no number, but of type {type(amount).__name__}"
+        return f"is not a number, but of type {type(amount).__name__}"
     if not (isinstance(amount, (int, Fraction)) or Decimal(amount).is_finite()):
-        return f"is {amount}, which is no amount"
+        return f"is {amount}, which is not an amount"
     if amount < 0:
         return f"is negative: {_shown(amount)}"
     if amount > MAX_AMOUNT:
         return f"is more than {MAX_AMOUNT:,}"
-    return None if _is_in_thousandths(amount) else f"is no multiple of 0.001: {_shown(amount)}"
+    return None if _is_in_thousandths(amount) else f"is not a multiple of 0.001: {_shown(amount)}"
 
 
 def _is_in_thousandths(amount: int | float | Decimal | Fraction) -> bool:
@@ -94,6 +94,6 @@ def _is_in_thousandths(amount: int | float | Decimal | Fraction) -> bool:
 
 def _shown(amount: int | float | Decimal | Fraction) -> str:
     if isinstance(amount, int) and abs(amount) >= 10**_SHOWN:
-        return "a very long number"  # which Python does not even write
+        return "a very long number"  # Python refuses to print it
     text = str(amount)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,4 +1,4 @@
-"""Asking the limiter for all rules of a request at once, and for the rest of them if some cannot be obeyed."""
+"""Deciding all rules of a request in one call, and the remaining ones if some rules cannot be applied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .failures import Failure
 from .rules import Rule
 from .steps import Decide, DecideEach, Look
 
-NOT_COUNTED = "the shadow is not counted"
+NOT_COUNTED = "the shadow rule is not counted"
 
 
 class Charge(NamedTuple):
@@ -32,11 +32,11 @@ class Decider:
 
     @property
     def policy(self) -> str:
-        """What to do when the store is away, or a rule cannot be obeyed."""
+        """What to do when the store is unavailable, or a rule cannot be applied."""
         return self._on_unavailable or self._limiter.outage_policy
 
     def decide_plan(self, charges: Sequence[Charge], failures: list[Failure]) -> Plan[Decision[Any] | None]:
-        """The decision of all rules that can be obeyed; the others are added to the failures."""
+        """The decision of all rules that can be applied; the others are added to the failures."""
         try:
             return (yield from self._ask_plan(charges, failures))
         except RateLimiterUnavailable as away:
@@ -52,7 +52,7 @@ class Decider:
     def _after_outage(
         self, charges: Sequence[Charge], away: RateLimiterUnavailable, failures: list[Failure]
     ) -> list[Charge]:
-        """Under "local" it may be for a shadow that there is no decision: no limits of it are known."""
+        """Under "local", a shadow whose limits are unknown may have prevented the decision: go on without shadows."""
         others = [charge for charge in charges if not charge.rule.shadow] if self.policy == "local" else []
         if len(others) == len(charges):
             others = []
@@ -60,7 +60,7 @@ class Decider:
         return others
 
     def _sound_plan(self, charges: Sequence[Charge], error: Exception, failures: list[Failure]) -> Plan[list[Charge]]:
-        """Those with which nothing is wrong. They were asked for together, and nothing was taken if one is wrong."""
+        """The charges without errors. They were sent together, so one with an error means that nothing was taken."""
         wrong: dict[str, Failure] = {}
         for charge in charges if len(charges) > 1 else ():
             try:
@@ -68,7 +68,7 @@ class Decider:
             except HeadgateError as found:
                 wrong[charge.rule.id] = charge.failed(found)
         if str(error) not in {str(failure.error) for failure in wrong.values()}:
-            # It was not for one of them, so perhaps something was taken: to ask again might take it twice.
+            # None of them explains the error, so something may have been taken: a retry might take it twice.
             wrong = {charge.rule.id: charge.failed(error) for charge in charges}
         failures += wrong.values()
         return [charge for charge in charges if charge.rule.id not in wrong]
@@ -103,7 +103,7 @@ class Decider:
                 )
 
     def here_plan(self, failures: Sequence[Failure]) -> Plan[Decision[Any] | None]:
-        """The decision of this process alone, on its share of the limits, as under "local". None if some has none."""
+        """The decision of this process alone, on its share of the limits, as under "local". None without limits."""
         asks = [failure.ask for failure in failures if failure.ask is not None and failure.has_limits]
         if len(asks) < len(failures):
             return None
@@ -127,7 +127,7 @@ def _asks(charges: Sequence[Charge]) -> list[Ask]:
 
 
 def _sound(charges: Sequence[Charge], error: CorruptState, failures: list[Failure]) -> list[Charge]:
-    """Without those whose stored state is corrupt. They were asked for together, and nothing was taken for any."""
+    """The charges without corrupt state. They were sent together, and nothing was taken for any of them."""
     corrupt = [charge for charge in charges if charge.ask.resource == error.resource] or charges
     failures += [charge.failed(error) for charge in corrupt]
     return [charge for charge in charges if charge not in corrupt]

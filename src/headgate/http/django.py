@@ -1,8 +1,8 @@
-"""Django: middleware that holds requests against rules, and limits on single views.
+"""Django: middleware that applies rules to all requests, and limits on single views.
 
-Both take their settings from `HEADGATE` in the settings of the project, and share one limiter. It is a limiter of
-threads under ASGI too, where Django runs what blocks in the thread of the request: views may be of either kind, event
-loops may come and go, and whoever asks for `request.user` may ask the database.
+Both take their settings from `HEADGATE` in the project's settings, and share one limiter. It is a `SyncRateLimiter`
+under ASGI too, where Django runs blocking code in the thread of the request. So views may be of either kind, event
+loops may come and go, and `request.user` may query the database.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DjangoCall(HttpCall):
 
     def headers(self, name: str) -> list[str]:
         value = self.native.headers.get(name)
-        return [] if value is None else value.split(",")  # by which several of one name were joined
+        return [] if value is None else value.split(",")  # repeated headers are joined by commas
 
     @property
     def peer(self) -> str | None:
@@ -63,9 +63,9 @@ class DjangoCall(HttpCall):
 
 
 class RateLimitMiddleware:
-    """`"headgate.http.django.RateLimitMiddleware"` in `MIDDLEWARE`, after whatever knows the user.
+    """`"headgate.http.django.RateLimitMiddleware"` in `MIDDLEWARE`, after the authentication middleware.
 
-    What was decided is in `request.headgate`. A subclass can have settings of its own: `open_gate` makes the gate.
+    The decision is in `request.headgate`. A subclass can have its own settings: override `open_gate`.
     """
 
     sync_capable = True
@@ -79,6 +79,7 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
 
     def open_gate(self) -> SyncGate:
+        """The gate of the project's settings."""
         return _current.gate()
 
     def __call__(self, request: HttpRequest) -> Any:
@@ -107,7 +108,7 @@ def limit(
             view_class = getattr(match.func, "view_class", None) if match else None
             found = matches(all_limits, name_of(inspect.unwrap(view), view_class), kwargs, request.__dict__)
             answer = partial(view, request, *args, **kwargs)
-            # The `dispatch` of a class whose methods are coroutine functions is none itself.
+            # The `dispatch` of a class with coroutine methods is not a coroutine function.
             is_async = iscoroutinefunction(view) or getattr(view_class, "view_is_async", False)
             return (_limited_async if is_async else _limited)(_current.gate(), request, found, answer)
 
@@ -135,7 +136,7 @@ async def _limited_async(gate: SyncGate, request: HttpRequest, found: Matches, a
     try:
         verdict = await asyncio.shield(checking)
     except asyncio.CancelledError:
-        # The client has gone, but a thread is asking for it.
+        # The client has disconnected, but a thread still works for it.
         await sync_to_async(SyncGate.end)(_leases(await checking))
         raise
     if isinstance(verdict, HttpRefusal):
@@ -164,7 +165,7 @@ def _leases(verdict: Verdict) -> Sequence[Any]:
 
 
 def _end_with(request: HttpRequest, passed: Passed) -> None:
-    """Django closes a request when the answer to it is sent or given up, whichever answer it came to be."""
+    """Django closes a request when the response is sent or abandoned, whatever the response is."""
     close = request.close
 
     def close_and_end() -> None:
@@ -186,7 +187,7 @@ def _passed(response: Any, passed: Passed) -> Any:
         before = response.headers.get(name)
         response.headers[name] = f"{before}, {value}" if before and name.startswith("RateLimit") else value
     if passed.leases and response.streaming and getattr(response, "file_to_stream", None) is None:
-        # Under ASGI Django closes nothing when a stream fails.
+        # Under ASGI, Django does not close the request when a stream fails.
         until = _until_failed_async if response.is_async else _until_failed
         response.streaming_content = until(response.streaming_content, passed)
     return response
@@ -210,7 +211,7 @@ async def _until_failed_async(content: Any, passed: Passed) -> AsyncIterator[byt
 
 
 class _Current:
-    """The gate that the settings describe, made once, and anew when a test changes them."""
+    """The gate for the current settings, made once, and again when a test changes them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -236,10 +237,10 @@ class _Current:
         namespace = given.pop("namespace", "default")
         url = given.pop("url", None)
         if (limiter is None) == (url is None):
-            raise ImproperlyConfigured(f"{_SETTING} must have either URL, of a store, or LIMITER, a SyncRateLimiter")
+            raise ImproperlyConfigured(f"{_SETTING} needs either URL, of a store, or LIMITER, a SyncRateLimiter")
         if limiter is None:
             limiter = self._opened = SyncRateLimiter(url, namespace=namespace)
-        # Plans are asked for in the request's thread, where the ORM has the connection that it has everywhere.
+        # Plans are looked up in the request's thread, so that the ORM uses its usual connection.
         return SyncGate(RuleEngine(limiter, given.pop("rules", ()), **given), apart=False)
 
 

@@ -1,4 +1,4 @@
-"""The engine of all adapters: from a call to a verdict, in one call to the store."""
+"""The engine of all adapters: from a call to a verdict, with one call to the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ L = TypeVar("L", RateLimiter, SyncRateLimiter)
 
 
 class Passed(NamedTuple):
-    """Headers for the application's answer, and leases to end after it."""
+    """Headers to add to the application's response, and leases to end after it."""
 
     headers: Sequence[tuple[str, str]] = ()
     leases: Sequence[Any] = ()
@@ -46,13 +46,14 @@ PASS = Passed()
 class RuleEngine(Generic[L]):
     """Rules, plans and identities over a limiter.
 
-    `rules`: a list, the path of a file, or `"stored"`: those that `headgate apply` has put into the store.
-    `plans`: `Plans`, or if they are in the file or in the store, just who has which.
-    `exempt_paths`: patterns; they hold for paths exactly as sent.
-    `exempt`: a function of the call; whom it says yes to is not limited. `headers`: which are sent.
-    `on_refused`: a function of the call and the refusal, which gives the answer that is sent instead.
-    `on_unavailable`: what to do when the store is away, or a rule cannot be obeyed, if not what is stored or the
-    limiter says.
+    `rules`: a list, the path of a file, or `"stored"`: the rules that `headgate apply` has stored.
+    `plans`: `Plans`, or, if the file or the store has the plans, only what says which caller has which.
+    `exempt_paths`: patterns of paths without limits; they are compared with paths exactly as sent.
+    `exempt`: a function of the call; if it returns true, the call is not limited.
+    `headers`: which headers are sent.
+    `on_refused`: a function of the call and the refusal; it returns the response to send instead.
+    `on_unavailable`: what to do when the store is unavailable or a rule cannot be applied. Default: the stored policy,
+    then the limiter's.
     """
 
     def __init__(
@@ -83,10 +84,11 @@ class RuleEngine(Generic[L]):
 
     @property
     def rules(self) -> Rules:
+        """The rules in force."""
         return self._rule_set.rules
 
     def coroutine_functions(self) -> list[str]:
-        """What was given that has to be awaited."""
+        """The settings that are coroutine functions."""
         given = {"identity": self._identity.waits, "exempt": inspect.iscoroutinefunction(self._exempt)}
         given["plans"] = self._rule_set.tiers is not None and self._rule_set.tiers.waits
         given |= {f"cost of rule {rule.id!r}": inspect.iscoroutinefunction(rule.cost) for rule in self.rules}
@@ -108,7 +110,7 @@ class RuleEngine(Generic[L]):
         return Charge(rule, Ask(self._identity.of(rule.per, call), rule.id, consume, rule.limits))
 
     def check_plan(self, call: HttpCall, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
-        """`matches`: the rules to obey, if not those that the path leads to."""
+        """`matches`: the rules to apply instead of those that match the path."""
         if self._stored is not None and self._stored.is_due:
             unknown = yield from self._read_rules_plan(self._stored)
             if unknown is not None:
@@ -127,18 +129,18 @@ class RuleEngine(Generic[L]):
         return (yield from self.verdict_plan(call, decision, failures))
 
     def _read_rules_plan(self, stored: StoredRuleSet) -> Plan[Exception | None]:
-        """Why there are none, if none could ever be read."""
+        """The error, if rules were never read."""
         try:
             yield from stored.read_plan()
         except HeadgateError as error:
             return error
         if stored.trouble is not None:
-            self._reports.tell(Failure(STORED, stored.trouble, "those known before hold"), self._decider.policy)
+            self._reports.tell(Failure(STORED, stored.trouble, "the previous rules apply"), self._decider.policy)
         self._rule_set = stored.rule_set
         return None
 
     def _without_rules(self, call: HttpCall, error: Exception) -> Verdict:
-        """There are stored ones, and they were never read."""
+        """The verdict if stored rules were never read."""
         failure = Failure(STORED, error)
         policy = self._policy_of([failure])
         blocks = policy == "block"
@@ -167,7 +169,7 @@ class RuleEngine(Generic[L]):
         return charges
 
     def _charge_plan(self, call: HttpCall, match: Match, rule_set: RuleSet, failures: list[Failure]) -> Plan[Charge]:
-        """What a rule asks for. If it charges something else for a bad cost, that is noted among the failures."""
+        """What a rule asks for. If `bad_cost` is charged instead of its cost, the failures say so."""
         rule = match.rule
         call.params = match.params
         entity_id = self._identity.of(rule.per, call)
@@ -188,17 +190,17 @@ class RuleEngine(Generic[L]):
     def _ask_plan(self, rule: Rule, rule_set: RuleSet, ask: Ask, cost: Any) -> Plan[Ask]:
         limits: Any = ask.limits
         if limits is None:
-            if cost == 1 or isinstance(cost, Mapping):  # the limiter knows the limits, and whether it has them
+            if cost == 1 or isinstance(cost, Mapping):  # the limiter reads the limits, and checks their names
                 return ask._replace(consume=None if cost == 1 else dict(cost))
             limits = tuple((yield from ReadLimits(ask.entity_id, ask.resource)))
             if not limits:
-                return ask  # which says so
+                return ask  # the limiter raises LimitNotFound
         return ask._replace(consume=rule_set.consumed(rule, limits, cost))
 
     def verdict_plan(
         self, call: HttpCall, decision: Decision[Any] | None, failures: Sequence[Failure] = ()
     ) -> Plan[Verdict]:
-        """What a decision comes to, if some rules could not be obeyed: nothing passes by accident."""
+        """The verdict of a decision and of the rules that could not be applied: nothing passes by accident."""
         verdict = PASS if decision is None else self.verdict(call, decision)
         if not failures:
             return verdict
@@ -213,7 +215,7 @@ class RuleEngine(Generic[L]):
         return verdict.and_also(other)
 
     def _instead_plan(self, call: HttpCall, failures: Sequence[Failure]) -> Plan[Verdict]:
-        """What happens in place of rules that could not be obeyed."""
+        """The verdict in place of rules that could not be applied."""
         for failure in failures:
             if failure.is_bad_cost:
                 return self._replaced(call, bad_cost(failure))
@@ -228,6 +230,7 @@ class RuleEngine(Generic[L]):
         return "block" if refused else self._decider.policy
 
     def verdict(self, call: HttpCall, decision: Decision[Any]) -> Verdict:
+        """Headers and leases if the decision allows the call, otherwise the refusal."""
         statuses, clock = decision.statuses, self.limiter.clock
         if decision.allowed:
             leases = decision.leases if decision.holds_slots else ()
@@ -248,7 +251,7 @@ def _tree(paths: Iterable[str]) -> PatternTree[None] | None:
 
 
 def rules_for(rule_set: RuleSet, call: HttpCall) -> Sequence[Match]:
-    """The rules for a path, however the server behind reads it: what may be ignored of it, or not, counts both ways."""
+    """The rules for a path, however the server interprets it: with and without the parts that it may ignore."""
     found = rule_set.rules.match(call.method, call.path)
     segments = None if call.path is call.sent_path else literal(call.sent_path)
     if segments is None:
@@ -268,7 +271,7 @@ def bad_cost(failure: Failure) -> HttpRefusal:
 
 
 class SyncGate:
-    """The engine, run by threads. `apart`: whether functions that may hang are called in threads of their own."""
+    """The engine, run by threads. `apart`: whether functions that may hang are called in separate threads."""
 
     end = staticmethod(SyncSteps.end)
 
@@ -276,7 +279,9 @@ class SyncGate:
         self.engine = engine
         self._steps = SyncSteps(engine.limiter, apart=apart)
         for what in engine.coroutine_functions():
-            raise ValidationError(f"{what} is a coroutine function, which nobody awaits where threads are served")
+            raise ValidationError(
+                f"{what} is a coroutine function: pass an ordinary one here, where threads are served"
+            )
 
     def check(self, call: HttpCall, matches: Sequence[Match] | None = None) -> Verdict:
         engine = self.engine
@@ -291,7 +296,7 @@ class SyncGate:
 
 
 class AsyncGate:
-    """The engine, run by tasks."""
+    """The engine, run by asyncio tasks."""
 
     end = staticmethod(AsyncSteps.end)
 

@@ -1,4 +1,4 @@
-"""Rules that cannot be obeyed for a request: why, and who hears of it."""
+"""Rules that cannot be applied to a request: the cause, and its events, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _EFFECTS = {
 
 
 class BadCost(ValidationError):
-    """What a request costs cannot be charged. Its text may be sent to the caller; `log` says more."""
+    """The cost of a request cannot be charged. The message may be sent to the caller; `log` has more."""
 
     def __init__(self, why: str, log: str = "", cause: Cause = "bad_cost") -> None:
         super().__init__(why)
@@ -55,7 +55,7 @@ class BadCost(ValidationError):
 
 
 class BadRules(ValidationError):
-    """The stored rules cannot be understood."""
+    """The stored rules cannot be used."""
 
 
 class Failure(NamedTuple):
@@ -75,12 +75,12 @@ class Failure(NamedTuple):
 
     @property
     def is_store_refused(self) -> bool:
-        """No outage: it does not end by itself, and nothing passes meanwhile."""
+        """Not an outage: it does not end by itself, and nothing passes until it is repaired."""
         return isinstance(self.error, StoreRefused)
 
     @property
     def has_limits(self) -> bool:
-        """Whether the rule could be obeyed without the store."""
+        """Whether the rule can be applied without the store."""
         away = isinstance(self.error, (LimitNotFound, RateLimiterUnavailable))
         return self.ask is not None and self.ask.limits is not None and not away
 
@@ -104,14 +104,14 @@ def cause_of(error: Exception) -> Cause:
 
 
 class Minutely:
-    """Lets something be said once a minute for each key, with how often there was reason to since then."""
+    """Limits messages to one a minute per key, and counts the suppressed ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[Hashable, tuple[float, int]] = {}  # until when to be silent, and how often it was
+        self._known: dict[Hashable, tuple[float, int]] = {}  # when the next may be sent; how many were suppressed
 
     def times(self, key: Hashable) -> int:
-        """How often it was; 0 if now is not the time to say so."""
+        """How often it has happened since the last message; 0 if none is due."""
         now = monotonic()
         with self._lock:
             until, times = self._known.get(key, (0.0, 0))
@@ -123,7 +123,7 @@ class Minutely:
 
 
 class Reports:
-    """Every failure is counted; each cause of each rule is an event, and so a line of the log, once a minute."""
+    """Counts every failure. Each cause of each rule becomes an event, and so a log line, at most once a minute."""
 
     def __init__(self, limiter: BaseLimiter) -> None:
         self._limiter = limiter
@@ -132,7 +132,7 @@ class Reports:
     def tell(self, failure: Failure, policy: str) -> None:
         error = failure.error
         if isinstance(error, RateLimiterUnavailable):
-            return  # an outage, which the limiter itself tells of
+            return  # an outage, which the limiter reports itself
         cause = cause_of(error)
         self._limiter.watchers.misconfigured(failure.rule_id, cause)
         times = self._minutely.times(cause if cause in _OF_ALL_RULES else (failure.rule_id, cause))

@@ -1,4 +1,4 @@
-"""FastAPI: limits as dependencies and as decorators. For whole applications there is the middleware of `asgi.py`."""
+"""FastAPI: limits as dependencies and decorators. For a whole application, use the middleware in `asgi.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MALFORMED = (400, 422)
 
 
 class RateLimited(HTTPException):
-    """What a dependency raises to refuse. It is answered as everywhere, unless the application has a handler for it."""
+    """Raised by a dependency to refuse a request. An application may have its own handler for it."""
 
     def __init__(self, refusal: HttpRefusal) -> None:
         headers = {name: value for name, value in refusal.headers if name.lower() != "content-type"}
@@ -52,7 +52,7 @@ class FastAPILimits:
 
     def __init__(self, limiter: RateLimiter, **settings: Any) -> None:
         for name in settings.keys() & {"rules", "exempt_paths"}:
-            raise ValidationError(f"{name} is about paths: say it to RateLimitMiddleware, which knows them")
+            raise ValidationError(f"{name} is about paths: pass it to RateLimitMiddleware instead")
         self.gate = AsyncGate(RuleEngine(limiter, **settings))
 
     def limit(
@@ -65,7 +65,7 @@ class FastAPILimits:
         shadow: bool = False,
         bad_cost: BadCostChoice = REJECT,
     ) -> Callable[[F], F]:
-        """The endpoint needs no `request`, and its place in the OpenAPI document stays as it is."""
+        """A limit on an endpoint, which needs no `request` parameter. Its OpenAPI entry does not change."""
         added = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
 
         def decorate(endpoint: F) -> F:
@@ -77,7 +77,7 @@ class FastAPILimits:
 
 
 class _Check:
-    """A dependency that checks limits before the endpoint runs, and ends their leases when the answer is sent.
+    """A dependency that checks limits before the endpoint runs, and ends their leases when the response is sent.
 
     FastAPI reads the body before it calls any dependency: see `_counting_malformed`.
     """
@@ -85,7 +85,7 @@ class _Check:
     def __init__(self, gate: AsyncGate, limits: tuple[ViewLimit, ...]) -> None:
         self._gate = gate
         self._limits = limits
-        # FastAPI does not find out by itself what the annotations of an object's method mean.
+        # FastAPI does not resolve the annotations of a callable object by itself.
         self.__signature__ = inspect.Signature(
             [
                 inspect.Parameter("connection", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection),
@@ -109,7 +109,7 @@ class _Check:
             await ending()
 
     async def _ask(self, connection: HTTPConnection) -> Passed:
-        """RateLimited if it is refused."""
+        """Raises RateLimited if the request is refused."""
         scope = connection.scope
         scope.setdefault(_ASKED, []).append(self)
         name = name_of(scope.get("endpoint") or RateLimit)
@@ -126,7 +126,7 @@ class _Check:
         return verdict
 
     async def _count(self, connection: HTTPConnection) -> None:
-        """A request that goes no further."""
+        """Count a request that does not reach the endpoint."""
         await self._gate.end((await self._ask(connection)).leases)
 
 
@@ -152,7 +152,7 @@ class RateLimit(_Check):
         if not isinstance(limiter, FastAPILimits):
             limiter = FastAPILimits(limiter, **settings)
         elif settings:
-            raise ValidationError(f"{', '.join(settings)}: say it to FastAPILimits, which has the settings here")
+            raise ValidationError(f"{', '.join(settings)}: pass it to FastAPILimits, which has the settings here")
         limit = ViewLimit(limits, id=id, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
         super().__init__(limiter.gate, (limit,))
 
@@ -169,14 +169,14 @@ def _add_headers(response: Response, verdict: Verdict) -> None:
 
 
 def _checked_first(endpoint: Callable[..., Any], check: _Check) -> Callable[..., Any]:
-    """The endpoint, with a dependency among its parameters that it does not get to see."""
+    """The endpoint, with a dependency among its parameters that is not passed on to it."""
     signature = _signature(endpoint)
     hidden = _HIDDEN
     while hidden in signature.parameters:  # of a limit further inside
         hidden += "_"
 
     def ended(answer: Any, passed: Passed) -> Any:
-        if isinstance(answer, Response):  # FastAPI leaves it as it is, and the headers of dependencies out
+        if isinstance(answer, Response):  # FastAPI does not add the headers of dependencies to it
             _add_headers(answer, passed)
         return answer
 
@@ -201,18 +201,17 @@ def _checked_first(endpoint: Callable[..., Any], check: _Check) -> Callable[...,
 
 
 def _signature(endpoint: Callable[..., Any]) -> inspect.Signature:
-    """With annotations as they are meant where the endpoint is written: FastAPI might look where its wrapper is."""
+    """With annotations resolved where the endpoint is defined: FastAPI might resolve them in the wrapper's module."""
     try:
         return inspect.signature(endpoint, eval_str=True)
-    except Exception:  # it is for FastAPI to say what is wrong with them
+    except Exception:  # FastAPI reports what is wrong with them
         return inspect.signature(endpoint)
 
 
 def _counting_malformed(get_request_handler: Callable[..., Any]) -> Callable[..., Any]:
-    """FastAPI's function that makes the handler of a route, with limits that hold for malformed requests too.
+    """FastAPI's function that makes the handler of a route, with limits that apply to malformed requests too.
 
-    A body that cannot be read is refused before any dependency is called. Nothing of a route is asked earlier, so it
-    is the handler that has to know.
+    FastAPI refuses a body that it cannot parse before it calls any dependency, so the handler must count it.
     """
 
     @wraps(get_request_handler)
@@ -250,11 +249,11 @@ def _checks_of(dependant: Any) -> Iterator[_Check]:
 
 
 class _EndFirst(BackgroundTask):
-    """Slots are free when the answer is sent, and not after what the application does then."""
+    """Frees slots when the response is sent, before the application's background tasks run."""
 
     def __init__(self, endings: list[Ending], then: BackgroundTask | None) -> None:
         self._endings = endings
-        # An answer may be kept by the application, and sent again and again.
+        # An application may keep a response, and send it repeatedly.
         self._then: BackgroundTask | None = then._then if isinstance(then, _EndFirst) else then
 
     async def __call__(self) -> None:

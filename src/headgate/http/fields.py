@@ -1,4 +1,4 @@
-"""What the fields of a rule may be."""
+"""The fields of a rule: their types and checks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_cost(cost: Cost) -> Cost:
 
 
 def check_bad_cost(choice: BadCostChoice) -> BadCostChoice:
-    """What becomes of a request whose cost cannot be charged."""
+    """What happens to a request whose cost cannot be charged."""
     if isinstance(choice, str) and choice == REJECT:
         return choice
     if isinstance(choice, Mapping) or (isinstance(choice, (int, float)) and not isinstance(choice, bool)):
@@ -89,14 +89,16 @@ def _check_amount(amount: Any, what: str) -> None:
 
 
 def check_affordable(id: str, cost: Cost | BadCostChoice, limits: Sequence[Limit]) -> None:
-    """A cost of other limits would count nothing, and one that no bucket ever holds would refuse every request."""
+    """A cost for other limits would count nothing, and a cost above the capacity would refuse every request."""
     if callable(cost) or cost == REJECT:
         return
     amounts: Mapping[str, Any] = cost if isinstance(cost, Mapping) else {limit.name: cost for limit in limits}
     counted = [limit for limit in limits if limit.name in amounts]
     if not counted:
         has = ", ".join(limit.name for limit in limits)
-        raise ValidationError(f"rule {id!r} would limit nothing: its cost is of {', '.join(amounts)}, its limits {has}")
+        raise ValidationError(
+            f"rule {id!r} would limit nothing: its cost names {', '.join(amounts)}, its limits are {has}"
+        )
     for limit in counted:
         _check_amount_fits(id, amounts[limit.name], limit)
 

@@ -1,4 +1,4 @@
-"""Flask: an extension that holds requests against rules, and limits on single views."""
+"""Flask: an extension that applies rules to all requests, and limits on single views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .fields import REJECT, BadCostChoice, Cost, Per
 from .rule_set import RulesSpec
 from .rules import Match
 from .views import ViewLimit, mark, matches, name_of, stacked
-from .wsgi import App, EndingBody, Environ, WsgiCall
+from .wsgi import EndingBody, Environ, WsgiApp, WsgiCall
 
 __all__ = ["Headgate"]
 
@@ -45,6 +45,7 @@ class Headgate:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
+        """Apply the rules, and the limits of views, to an application."""
         app.extensions["headgate"] = self
         app.before_request(self._before)
         app.after_request(_add_headers)
@@ -78,7 +79,7 @@ class Headgate:
         return decorate
 
     def exempt(self, view: F) -> F:
-        """The rules do not hold for this view."""
+        """Do not apply the rules to this view."""
         setattr(view, _EXEMPT, True)
         return view
 
@@ -86,9 +87,9 @@ class Headgate:
         return None if getattr(_current_view(), _EXEMPT, False) else self._check()
 
     def _check(self, found: list[Match] | None = None) -> Response | None:
-        """The answer to a request that is refused."""
+        """The response to a refused request, or None."""
         if "headgate" not in current_app.extensions:
-            raise ValidationError("this application does not know of the limits of its views: call init_app(app)")
+            raise ValidationError("the limits of this application's views are not set up: call init_app(app)")
         environ = request.environ
         try:
             verdict = self.gate.check(WsgiCall(environ), found)
@@ -113,9 +114,9 @@ def _add_headers(response: Response) -> Response:
 
 
 class _Ending:
-    """Leases end when the answer is sent or given up, and not before the whole of it is there."""
+    """Ends leases when the whole response is sent or abandoned."""
 
-    def __init__(self, app: App, end: Callable[[Iterable[Any]], None]) -> None:
+    def __init__(self, app: WsgiApp, end: Callable[[Iterable[Any]], None]) -> None:
         self._app = app
         self._end = end
 

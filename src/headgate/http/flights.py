@@ -1,4 +1,4 @@
-"""Questions to the application that may take long: one at a time about each caller, and nobody waits without end."""
+"""Slow calls into the application: one at a time for each caller, and with a timeout for those that wait."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Any
 
-GIVE_UP_SECONDS = 30.0  # after so long it is asked anew
+GIVE_UP_SECONDS = 30.0  # then the call is started again
 MAX_THREADS = 64
 _threads = threading.BoundedSemaphore(MAX_THREADS)
 
 
 class NoAnswer(Exception):
-    """Not in time."""
+    """There was no answer in time."""
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:
-    """What a function returns, called in a thread of its own, with the context of this one."""
+    """The result of a function, called in a separate thread with the context of this one."""
     threads = _threads
     if not threads.acquire(blocking=False):
-        raise NoAnswer(f"{MAX_THREADS} questions have no answer yet, and no more are asked")
+        raise NoAnswer(f"{MAX_THREADS} calls have not returned yet, and no more are started")
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # whoever waits may stop waiting, and the thread goes on
+    future.set_running_or_notify_cancel()  # a waiter may give up, and the thread goes on
 
     def work() -> None:
         try:
@@ -51,7 +51,7 @@ def settle(future: Future[Any], function: Callable[[], Any]) -> None:
 
 
 class Flight:
-    """A question under way. `answer`: of threads a Future, of tasks a task."""
+    """A call in progress. `answer`: a Future for threads, a task for tasks."""
 
     __slots__ = ("answer", "began")
 
@@ -64,7 +64,7 @@ class Flight:
 
 
 class Flights:
-    """`timeout`: for how many seconds to wait for an answer, from when it was asked for; None: until there is one."""
+    """`timeout`: seconds to wait for an answer, from the start of the call; None: until there is one."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
@@ -72,7 +72,7 @@ class Flights:
         self._running: dict[Hashable, Flight] = {}
 
     def run(self, key: Hashable, work: Callable[[], Any], *, apart: bool) -> Any:
-        """The answer to a question, as threads ask. `apart`: in a thread of its own."""
+        """The answer to a call, for threads. `apart`: call in a separate thread."""
         flight, mine = self._join(key)
         if mine:
             self._start(key, flight, work, apart=apart and self.timeout is not None)
@@ -80,7 +80,7 @@ class Flights:
             return flight.answer.result(flight.left(self.timeout))
         except FutureTimeoutError as error:
             if flight.answer.done() and flight.answer.exception() is error:
-                raise  # it is the answer
+                raise  # by the function itself
             raise self._late() from None
 
     def _start(self, key: Hashable, flight: Flight, work: Callable[[], Any], *, apart: bool) -> None:
@@ -102,7 +102,7 @@ class Flights:
             answer.add_done_callback(lambda ended: settle(flight.answer, ended.result))
 
     async def arun(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """The same as tasks ask."""
+        """The answer to a call, for tasks."""
         loop = asyncio.get_running_loop()
         key = (id(loop), key)
         flight, mine = self._join(key)
@@ -118,7 +118,7 @@ class Flights:
     def _landed(self, key: Hashable, flight: Flight, task: asyncio.Task[Any]) -> None:
         self._end(key, flight)
         if not task.cancelled():
-            task.exception()  # it was seen, even if nobody waits for it any more
+            task.exception()  # retrieved, so that asyncio does not log it if no task waits any more
 
     def _join(self, key: Hashable) -> tuple[Flight, bool]:
         with self._lock:

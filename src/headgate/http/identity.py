@@ -1,4 +1,4 @@
-"""Who calls: the user, else the organisation, else the API key, else the address, else nobody in particular."""
+"""The caller of a request: the first known of user, organisation, API key and address, or `anonymous`."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _HASHED = "hash:"
 def header(name: str) -> Resolver:
     """The value of a header, as `api_key=header("x-api-key")`.
 
-    Anybody can send any value: use it where a proxy or a middleware in front has checked it.
+    A client can send any value: use it where a proxy or a middleware in front has checked it.
     """
     wanted = name.lower()
     return lambda call: call.header(wanted)
 
 
 def bearer(call: HttpCall) -> str | None:
-    """The token of `Authorization: Bearer ...`. The same holds for it."""
+    """The token of `Authorization: Bearer ...`. As with `header`, it must have been checked before."""
     scheme, _, token = (call.header("authorization") or "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
 class Identity:
-    """Each of `user`, `organisation`, `api_key` and `address` is a function of the call; None from it: not known.
+    """Each of `user`, `organisation`, `api_key` and `address` is a function of the call; None from it means unknown.
 
-    Without them: the user that the framework knows, no organisation, no API key, and the address of the client, behind
-    such `addresses` as are believed. A key that nobody has checked is no identity: whoever sends another each time
-    would never be limited. So `api_key` has to be told where checked keys are.
+    Defaults: the framework's user, no organisation, no API key, and the client's address as `addresses` finds it. There
+    is no default for `api_key`, because an unchecked key is not an identity: a client that sends a new one with each
+    request would never be limited. Return a key only after it was checked.
 
-    API keys are hashed, with `secret` if it is given, before they are used for anything.
+    API keys are hashed, with `secret` if it is given, before they are used.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Identity:
         self._named = lru_cache(4096)(self._name)
 
     def know_plan(self, call: HttpCall) -> Plan[None]:
-        """Await those functions that are coroutine functions; the rest is for `of`."""
+        """Await the coroutine functions; `of` calls the others."""
         known = {}
         for kind in self._waits:
             known[kind] = yield from Await(self._resolvers[kind](call))
@@ -78,9 +78,11 @@ class Identity:
 
     @property
     def waits(self) -> bool:
+        """Whether any of the functions must be awaited."""
         return bool(self._waits)
 
     def caller(self, call: HttpCall) -> str:
+        """The entity id of the caller."""
         if call.caller is None:
             for kind in self._resolvers:
                 found = self._resolve(kind, call)
@@ -91,7 +93,7 @@ class Identity:
         return call.caller
 
     def of(self, per: Per, call: HttpCall) -> str:
-        """Whose bucket it is. Of a kind that is not known here, the caller's."""
+        """The entity whose bucket is used. If its kind is unknown for this call, the caller."""
         if per == "caller":
             return self.caller(call)
         return EVERYONE if per == "everyone" else self._resolve(per, call) or self.caller(call)
@@ -105,11 +107,11 @@ class Identity:
             return None
         if type(value) is not str and asyncio.iscoroutine(value):
             value.close()
-            raise ValidationError(f"{kind} has returned a coroutine: give a coroutine function, or an ordinary one")
+            raise ValidationError(f"{kind} returned a coroutine: pass a coroutine function, or an ordinary one")
         return self._name(kind, value) if kind == "api_key" else self._named(kind, str(value))
 
     def _name(self, kind: str, value: Any) -> str:
-        """A name that can be an entity's: as it is, or hashed, if it is a secret or of other characters."""
+        """A valid entity id: the value itself, or its hash if it is a secret or has other characters."""
         value = str(value)
         if kind == "api_key" or not _PLAIN.fullmatch(value) or value.startswith(_HASHED):
             data = value.encode("utf-8", "surrogatepass")

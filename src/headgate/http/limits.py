@@ -1,4 +1,4 @@
-"""Limits as people write them in rules and plans: names may be left out."""
+"""Limits as they are written in rules and plans, where names may be left out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def read_limits(spec: Any) -> tuple[Limit, ...]:
     """Read `"10/minute burst 20"`, several as `"10/second; 100/minute"` or a list, or `{"rpm": "10/minute"}`.
 
     A limit may be named, as in `"rpm=10/minute"`. Otherwise it is named after its period: `minute`, or `minute15` for
-    `"5/15 minutes"`; slots are named `concurrent`. So two limits over the same period have the same name, and a bucket
-    keeps what was used of it when one takes the place of the other.
+    `"5/15 minutes"`; slots are named `concurrent`. So two limits over the same period have the same name, and when one
+    replaces the other, what was used stays used.
     """
     limits = tuple(by_name(_limits(spec)).values())
     if not limits:
@@ -40,7 +40,7 @@ def _limits(spec: Any) -> Iterable[Limit]:
 
 def _part(part: Any) -> Iterable[Limit]:
     if not isinstance(part, (str, Limit)):
-        raise ValidationError(f"limits must be texts like '10/minute' or Limit objects, not {part!r}")
+        raise ValidationError(f"limits must be strings like '10/minute' or Limit objects, not {part!r}")
     return _limits(part)
 
 

@@ -1,9 +1,9 @@
 """Patterns of paths, and the tree that finds those that match.
 
-A pattern is made of segments: a literal, `*` or `{name}` for exactly one, `**` for any number, zero included. A path of
-n segments is held against a pattern of m in n * m steps at worst, whatever the two look like: literals up to the first
-`**` are looked up in a tree, and each piece between two `**` is put at the first place where it fits. That is as good
-as any later place, since it leaves the most to the pieces that follow, so a place is never taken back.
+A pattern consists of segments: a literal, `*` or `{name}` for exactly one, `**` for any number, zero included. Matching
+a path of n segments with a pattern of m takes at most n * m steps: literals up to the first `**` are looked up in a
+tree, and each piece between two `**` is placed at the first position where it fits. No later position is better, since
+the first one leaves the most to the pieces that follow, so there is no backtracking.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pattern:
         written = text.removesuffix("/")[1:].split("/") if text != "/" else []
         self.segments = tuple(self._read(segment, at) for at, segment in enumerate(written))
         if (ANY, ANY) in pairwise(self.segments):
-            raise ValidationError(f"path {text!r} has '**' twice in a row: once says the same")
+            raise ValidationError(f"path {text!r} has '**' twice in a row: write it once")
 
     def _read(self, segment: str, at: int) -> str:
         if segment in (ONE, ANY):
@@ -55,12 +55,12 @@ class Pattern:
         if not name.isidentifier():
             raise ValidationError(f"path {self.text!r}: {{{name}}} must be a name like {{id}} or {{user_id}}")
         if name in self.names:
-            raise ValidationError(f"path {self.text!r} has {{{name}}} twice: give each its own name")
+            raise ValidationError(f"path {self.text!r} has {{{name}}} twice: give each parameter its own name")
         self.names[name] = at
 
     def _check_literal(self, segment: str) -> None:
         if segment in ("", ".", ".."):
-            raise ValidationError(f"path {self.text!r} has the segment {segment!r}: no path ever has, leave it out")
+            raise ValidationError(f"path {self.text!r} has the segment {segment!r}, which never matches: leave it out")
         odd = _NOT_LITERAL.search(segment)
         if odd and odd[0].startswith("%"):
             raise ValidationError(f"path {self.text!r} has {odd[0]!r}: write the character itself, paths are decoded")
@@ -69,15 +69,15 @@ class Pattern:
 
     @property
     def specificity(self) -> tuple[int, ...]:
-        """Of two patterns that match the same path, the one with the smaller is the more specific.
+        """Of two patterns that match the same path, the one with the smaller value is more specific.
 
-        Segment by segment, a literal before one that is left open, that before the end, the end before `**`. So a
-        longer pattern comes before the one it goes on from, except where all it adds is `**`.
+        Segment by segment, a literal comes before `*` and `{name}`, these before the end, the end before `**`. So a
+        longer pattern comes before a shorter one that it extends, unless it only adds `**`.
         """
         return (*(_RANKS.get(segment, _LITERAL) for segment in self.segments), _END)
 
     def parameters(self, segments: Sequence[str]) -> dict[str, str]:
-        """Of a path that matches, if no `**` stands before a parameter."""
+        """The parameters of a path that matches, if no `**` comes before a parameter."""
         return {name: segments[at] for name, at in self.names.items()} if self.names else {}
 
 
@@ -104,7 +104,7 @@ class PatternTree(Generic[T]):
             node.around.append((_Pieces(pattern), value))
 
     def find(self, segments: Sequence[str]) -> list[tuple[T, dict[str, str]]]:
-        """The values whose patterns match, in no order, with what their parameters are."""
+        """The values whose patterns match, in no particular order, with their parameters."""
         found: list[tuple[T, dict[str, str]]] = []
         level = [self._root]
         for depth, segment in enumerate(segments):
@@ -156,7 +156,7 @@ class _Node(Generic[T]):
 
 
 class _Pieces:
-    """What a pattern has before, between and after its `**`. The tree has matched what is before."""
+    """The pieces of a pattern between and after its `**`. The tree has matched the piece before."""
 
     __slots__ = ("between", "last", "names")
 

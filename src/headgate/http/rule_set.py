@@ -25,7 +25,7 @@ log = logging.getLogger("headgate")
 
 RulesSpec: TypeAlias = "Rules | Iterable[Rule] | str | Path"
 STORED: Literal["stored"] = "stored"
-_AGAIN_SECONDS = 1.0  # while one reads them anew, the others go on with those that are known
+_AGAIN_SECONDS = 1.0  # while one call reads them, the others use the previous ones
 
 
 class RuleSet:
@@ -37,7 +37,7 @@ class RuleSet:
         self._amounts: dict[tuple[str, tuple[Limit, ...]], Mapping[str, Any]] = {}
 
     def consumed(self, rule: Rule, limits: tuple[Limit, ...], cost: Any) -> Mapping[str, Any]:
-        """What a request takes under these limits. It is worked out once for a cost that is always the same."""
+        """The amounts that a request takes under these limits. They are cached for a fixed cost."""
         if cost is not rule.cost:
             return amounts(rule.id, cost, limits)
         found = self._amounts.get((rule.id, limits))
@@ -53,9 +53,9 @@ def read_rule_set(rules: RulesSpec, plans: Plans | Provider | None) -> RuleSet:
         file = load_rules(rules)
         rules, found = file.rules, file.plans
         if found and plans is None:
-            raise ValidationError(f"the file has plans ({', '.join(found)}): plans= has to say who has which")
+            raise ValidationError(f"the file has plans ({', '.join(found)}): pass plans= to say which caller has which")
         if found and isinstance(plans, Tiers):
-            raise ValidationError("there are plans in the file and in plans=: give only what says who has which")
+            raise ValidationError("the file has plans, and so has plans=: pass only what says which caller has which")
     rules = rules if isinstance(rules, Rules) else Rules(rules)
     tiers = Tiers(found, plans) if plans is not None and not isinstance(plans, Tiers) else plans
     if tiers is not None:
@@ -72,7 +72,7 @@ class StoredRuleSet:
 
     def __init__(self, limiter: BaseLimiter, plans: Plans | Provider | None) -> None:
         if isinstance(plans, Tiers):
-            raise ValidationError("plans are stored with the rules: give only what says who has which")
+            raise ValidationError("plans are stored with the rules: pass only what says which caller has which")
         self._limiter = limiter
         self._of: Provider = STORED if plans is None else plans
         self._ttl = limiter.get_cache_stats().ttl_seconds
@@ -132,7 +132,7 @@ def _rule_set_of(records: Iterable[Record | None], of: Provider) -> RuleSet:
         if found.tiers is not None:
             found.tiers.check(found.rules)
     except (TypeError, KeyError, AttributeError) as error:
-        raise BadRules(f"the stored rules are of another version of headgate: {error}") from None
+        raise BadRules(f"the stored rules were written by another version of headgate: {error}") from None
     except ValidationError as error:
         raise BadRules(f"the stored rules cannot be used: {error}") from None
     return found

@@ -1,4 +1,4 @@
-"""Rules: which limits hold for which requests."""
+"""Rules: which limits apply to which requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .fields import (
 from .limits import read_limits
 from .pattern import Pattern, PatternTree, split
 
-# How many answers are remembered, and of how long a path: nobody can fill the memory with paths made up.
+# How many matches are cached, and up to which length of path: invented paths cannot fill the memory.
 _RECENT = 1024
 _LONGEST = 256
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -34,16 +34,16 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, init=False, slots=True)
 class Rule:
-    """Which requests are limited, how, and together with whom.
+    """Which requests are limited, and how.
 
     `id` names the rule, and is the resource of its buckets.
     `path` is a pattern: `*` and `{name}` are one segment, `**` is any number of them. `method` is one, several
     (`"GET|POST"` or a list), or None for all; GET means HEAD too.
-    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. None: those stored in the limiter.
-    `cost` is taken from every limit, or given by limit name, or a function of the call. `bad_cost` is for a function
-    that raises, or returns what cannot be charged: "reject" answers 400, an amount is charged instead.
+    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. None: the limits stored for the caller.
+    `cost` is an amount for every limit, amounts by limit name, or a function of the call. `bad_cost` applies if that
+    function raises or returns what cannot be charged: "reject" answers 400, an amount is charged instead.
     `shadow`: count and report, but never refuse. `also`: count in addition to the rule that decides.
-    `per`: whose bucket it is. Callers have each their own, unless it is that of their organisation, say, or everyone's.
+    `per`: whose bucket is used. By default each caller has its own; it can be the organisation's, or everyone's.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Rule:
             self.check_limits(self.limits)
 
     def check_limits(self, limits: Sequence[Limit]) -> None:
-        """Whether what it costs goes with such limits."""
+        """Raise ValidationError if its cost does not fit these limits."""
         check_affordable(self.id, self.cost, limits)
         check_affordable(self.id, self.bad_cost, limits)
 
@@ -97,17 +97,17 @@ class Rule:
 
     @property
     def decides(self) -> bool:
-        """Whether the search ends here."""
+        """Whether the search for a rule ends here: it is neither `also` nor `shadow`."""
         return not (self.also or self.shadow)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The rule with the smallest is tried first."""
+        """Its place in the order: the rule with the smallest rank is tried first."""
         return -self.priority, self.pattern.specificity, self.method is None
 
 
 class Match(NamedTuple):
-    """A rule that a request is counted under, and what the parameters of its path are."""
+    """A rule that counts a request, and the parameters of its path."""
 
     rule: Rule
     params: Mapping[str, str]
@@ -116,13 +116,12 @@ class Match(NamedTuple):
 class Rules:
     """Rules, compiled once.
 
-    They are tried in this order: those of the highest `priority` first; of these the most specific, compared segment by
-    segment, a literal before `*` and `{name}`, these before the end of the path, and that before `**`; then those that
-    name a method; then as they were given. Iterating yields them so.
+    They are tried in this order: the highest `priority` first; then the most specific path, compared segment by segment
+    (a literal before `*` and `{name}`, these before the end of the path, the end before `**`); then rules that name a
+    method; then in the order given. Iteration has the same order.
 
-    A request is counted under the rule that decides, which is the first that matches and is neither `also` nor
-    `shadow`; and with it under every `also` rule that matches, wherever it stands, and every `shadow` rule that matches
-    and stands before the one that decides, for it would decide if it alone were no shadow.
+    The first rule that matches and is neither `also` nor `shadow` decides. Every matching `also` rule counts the
+    request too, and so does every matching `shadow` rule before the one that decides.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -137,9 +136,9 @@ class Rules:
         self._recent: dict[tuple[str, str], tuple[Match, ...]] = {}
 
     def match(self, method: str, path: str) -> tuple[Match, ...]:
-        """The rules a request is counted under: the others in their order, then the one that decides, if any does.
+        """The rules that count a request: `also` and `shadow` rules in their order, then the one that decides, if any.
 
-        `path` is decoded and clean: no `//`, no dot segments. A slash at its end means nothing.
+        `path` is decoded and clean: no `//`, no dot segments. A slash at its end has no meaning.
         """
         matches = self._recent.get((method, path))
         if matches is None:
@@ -151,7 +150,7 @@ class Rules:
         return matches
 
     def match_segments(self, method: str, segments: Sequence[str]) -> tuple[Match, ...]:
-        """The same for segments as they are, of which some may be empty."""
+        """The same for segments, of which some may be empty."""
         return self._find(method.upper(), segments)
 
     def _find(self, method: str, segments: Sequence[str]) -> tuple[Match, ...]:
@@ -181,14 +180,14 @@ def _answered(methods: tuple[str, ...] | None) -> frozenset[str] | None:
 
 
 def clashes(rules: Sequence[Rule]) -> Iterator[tuple[int, str]]:
-    """The rules that cannot be with one before them, by their place in the list, and why."""
+    """The rules that clash with an earlier one, by their position in the list, and the reason."""
     ids: dict[str, int] = {}
     deciding: dict[Any, Rule] = {}
     for at, rule in enumerate(rules):
         if not isinstance(rule, Rule):
             raise ValidationError(f"rules must be Rule objects, not {rule!r}")
         if ids.setdefault(rule.id, at) != at:
-            yield at, f"rule {rule.id!r} is there twice: each needs an id of its own"
+            yield at, f"rule {rule.id!r} is repeated: each rule needs its own id"
         elif rule.decides:
             same = rule.priority, _answered(rule.method), rule.pattern.segments
             other = deciding.setdefault(same, rule)

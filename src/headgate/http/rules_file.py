@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
 from ..files import Node, read_document
@@ -15,7 +15,7 @@ from .pattern import Pattern
 from .rules import Rule, Rules, clashes
 from .tiers import ANY_RULE
 
-Tier = Mapping[str, tuple[Limit, ...]]
+Tier: TypeAlias = "Mapping[str, tuple[Limit, ...]]"
 
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "id": check_id,
@@ -32,7 +32,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 
 
 class RulesFile(NamedTuple):
-    """What a file of rules holds. `plans` are limits by plan and rule; `"*"` is every rule the plan does not name."""
+    """The contents of a rules file. `plans` has limits by plan and rule; `"*"` is any rule it does not name."""
 
     rules: Rules
     plans: Mapping[str, Tier]
@@ -40,23 +40,23 @@ class RulesFile(NamedTuple):
 
 
 def load_rules(path: str | PathLike[str], sections: Iterable[str] = ()) -> RulesFile:
-    """Read `rules` and `plans` of a `.yaml` or `.toml` file, or raise DocumentError with all that is wrong with it.
+    """Read `rules` and `plans` of a `.yaml` or `.toml` file, or raise DocumentError with all mistakes in it.
 
-    `sections` are further ones that it may have. They are returned as they are: whoever reads them ends with
-    `node.document.check()`.
+    `sections` names further sections that the file may have. They are returned unread: call `node.document.check()`
+    after reading them.
     """
     root = read_document(path)
     others = tuple(sections)
     found = root.fields(("rules", "plans", *others))
     if isinstance(root.value, dict) and not found.keys() - {"plans"}:
-        root.wrong("there are no rules")
+        root.wrong("the file has no rules")
     rules, tiers = read_rules(found)
     root.document.check()
     return RulesFile(Rules(rules), tiers, {name: found[name] for name in others if name in found})
 
 
 def read_rules(found: Mapping[str, Node]) -> tuple[list[Rule], dict[str, Tier]]:
-    """The sections `rules` and `plans` of a file, as far as they are right. What is wrong is noted."""
+    """The valid part of the sections `rules` and `plans` of a file. Mistakes are recorded."""
     nodes = found["rules"].items() if "rules" in found else []
     rules = _rules(nodes)
     tiers = _tiers(found["plans"], _ids(nodes), rules.values()) if "plans" in found else {}
@@ -67,7 +67,7 @@ def read_rules(found: Mapping[str, Node]) -> tuple[list[Rule], dict[str, Tier]]:
 
 
 def _rules(nodes: Iterable[Node]) -> dict[Node, Rule]:
-    """Those with nothing wrong."""
+    """The valid rules."""
     rules = {node: rule for node in nodes if (rule := _rule(node))}
     for at, clash in clashes([*rules.values()]):
         [*rules][at].wrong(clash)
@@ -81,12 +81,12 @@ def _rule(node: Node) -> Rule | None:
     }
     if "id" not in checked or None in checked.values():
         return None
-    # All that can still be wrong is that the cost and the limits do not go together.
+    # What can still be wrong is that the cost does not fit the limits.
     return fields.get("cost", node).attempt(Rule, **checked)
 
 
 def _limits(node: Node) -> tuple[Limit, ...] | None:
-    """Each limit by itself first, for it may be on a line of its own."""
+    """Each limit is read on its own first, since it may have its own line."""
     parts: list[Any] = []
     if isinstance(node.value, list):
         parts = [item.read(read_limits) for item in node.value]
@@ -96,7 +96,7 @@ def _limits(node: Node) -> tuple[Limit, ...] | None:
 
 
 def _ids(nodes: Iterable[Node]) -> list[str]:
-    """The ids of all rules, also of those with something wrong: a plan that names them is right."""
+    """The ids of all rules, invalid ones too: a plan may name them."""
     ids = [node.value["id"].value for node in nodes if isinstance(node.value, dict) and "id" in node.value]
     return [id for id in ids if isinstance(id, str)]
 
@@ -107,7 +107,7 @@ def _tiers(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, T
         named = tier_node.entries()
         tier = {id: limits for id, limits_node in named.items() if (limits := _limits(limits_node))}
         for id in named.keys() - {ANY_RULE, *ids}:
-            named[id].wrong(f"plan {name!r} is for a rule {id!r}: {node.document.meant(id, ids)}")
+            named[id].wrong(f"plan {name!r} names an unknown rule {id!r}: {node.document.meant(id, ids)}")
         for rule in rules:
             id = rule.id if rule.id in named else ANY_RULE
             if id in tier:
@@ -117,11 +117,11 @@ def _tiers(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, T
 
 
 def _check_names(node: Node, field: str, rule: Rule, tiers: Mapping[str, Tier]) -> None:
-    """A cost by limit name is of limits that the rule has, by itself or in some plan."""
+    """A cost by limit name must name limits that the rule has, itself or in some plan."""
     if rule.limits is None or not isinstance(getattr(rule, field), Mapping):
         return
     alternatives = [rule.limits, *(tier.get(rule.id, tier.get(ANY_RULE, ())) for tier in tiers.values())]
     names = list(dict.fromkeys(limit.name for limits in alternatives for limit in limits))
     for name, amount in node.entries()[field].entries().items():
         if name not in names:
-            amount.wrong(f"{field} is of a limit {name!r}: {node.document.meant(name, names)}")
+            amount.wrong(f"{field} names an unknown limit {name!r}: {node.document.meant(name, names)}")

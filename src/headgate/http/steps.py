@@ -1,4 +1,4 @@
-"""What the engine asks of the limiter and of the application: the steps of its plan, and the two ways to take them."""
+"""The steps of the engine's plan, calls to the limiter and the application, and how threads and tasks perform them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..plan import Call as Step
 from ..plan import GetRecords, Plan, SingleFlight, arun, run
 from .flights import Flights, in_thread
 
-AWAY = (RateLimiterUnavailable, NamespaceNotFound, LimiterClosed)  # no step can be taken, whatever it is
+AWAY = (RateLimiterUnavailable, NamespaceNotFound, LimiterClosed)  # no step can be performed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Decide(Step[Decision[Any]]):
 
 @dataclass(frozen=True, slots=True)
 class DecideEach(Step[list[Decision[Any]]]):
-    """`instead`: a limiter that decides in the place of the engine's."""
+    """`instead`: a limiter that decides in place of the engine's."""
 
     asks: Sequence[Ask | Sequence[Ask]]
     on_unavailable: OnUnavailable | None
@@ -39,28 +39,28 @@ class DecideEach(Step[list[Decision[Any]]]):
 
 @dataclass(frozen=True, slots=True)
 class Look(Step[None]):
-    """Whether an ask could be decided: it raises what deciding would, and takes nothing."""
+    """Check an ask without taking anything: raises what a decision would raise."""
 
     ask: Ask
 
 
 @dataclass(frozen=True, slots=True)
 class End(Step[None]):
-    """Of leases. Slots are free again; tokens stay taken."""
+    """End leases: slots become free; tokens stay taken."""
 
     leases: Iterable[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Await(Step[Any]):
-    """What a coroutine function of the application's has returned."""
+    """Await what a coroutine function of the application has returned."""
 
     awaitable: Awaitable[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallApart(Step[Any]):
-    """What a function of the application's returns, which may take long."""
+    """Call a function of the application that may be slow."""
 
     function: Callable[[Any], Any]
     argument: Any
@@ -68,9 +68,9 @@ class CallApart(Step[Any]):
 
 @dataclass(frozen=True, slots=True)
 class FindOut(Step[Any]):
-    """What a plan finds out, if that does not take too long; for all who want to know the same at the same time.
+    """Run a plan with a timeout, once for all callers that need the same answer at the same time.
 
-    `apart`: it has to do with the application, and may hang.
+    `apart`: it calls the application, and may hang.
     """
 
     flights: Flights
@@ -81,7 +81,7 @@ class FindOut(Step[Any]):
 
 @dataclass(frozen=True, slots=True)
 class ReadMetadata(Step[dict[str, Any]]):
-    """Of an entity; empty if there is none."""
+    """The metadata of an entity; empty if it does not exist."""
 
     entity_id: str
 
@@ -99,7 +99,7 @@ class ReadRecords(Step["list[Record | None]"]):
     keys: Sequence[str]
 
     def once(self) -> SingleFlight[list[Record | None]]:
-        """In one call to the store, for all who ask at the same time."""
+        """One call to the store for all concurrent readers."""
         return SingleFlight(("records", *self.keys), self._plan)
 
     def _plan(self) -> Plan[list[Record | None]]:
@@ -107,7 +107,7 @@ class ReadRecords(Step["list[Record | None]"]):
 
 
 class SyncSteps:
-    """`apart`: whether functions that may hang are called in threads of their own."""
+    """`apart`: whether functions that may hang are called in separate threads."""
 
     def __init__(self, limiter: SyncRateLimiter, *, apart: bool = True) -> None:
         if not isinstance(limiter, SyncRateLimiter):
@@ -152,7 +152,7 @@ class SyncSteps:
             lease.__exit__(None, None, None)
 
     def _find_out(self, step: FindOut) -> Any:
-        place = (os.getpid(), step.key)  # a thread that works in the parent does not go through a fork
+        place = (os.getpid(), step.key)  # a thread of the parent does not exist in a forked process
         return step.flights.run(place, lambda: run(step.plan(), self.perform), apart=step.apart and self._apart)
 
     def _read_metadata(self, step: ReadMetadata) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class SyncSteps:
     def _await(self, step: Await) -> Any:
         if asyncio.iscoroutine(step.awaitable):
             step.awaitable.close()
-        raise ValidationError("a coroutine function was given for an identity, a plan or a cost: nobody awaits it here")
+        raise ValidationError("an identity, a plan or a cost returned a coroutine: use an ordinary function here")
 
 
 class AsyncSteps:

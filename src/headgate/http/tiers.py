@@ -1,4 +1,4 @@
-"""Price tiers, which users call plans: the limits of a rule for callers who have paid for others."""
+"""Price tiers, which users call plans: the limits of a rule for callers with that tier."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ log = logging.getLogger("headgate")
 Provider: TypeAlias = "Mapping[str, str] | Callable[[HttpCall], Any] | Literal['stored']"
 ANY_RULE = "*"  # in a tier: every rule that it does not name
 _CAPACITY = 100_000
-_AGAIN_SECONDS = 1.0  # while one asks anew, the others go on with what was known
+_AGAIN_SECONDS = 1.0  # while one call looks the tier up, the others use the previous one
 
 
 class Tiers:
-    """`plans`: by plan, the limits of each rule by its id, or `"*"` for those it does not name; or limits, for all.
+    """`plans`: for each plan, limits by rule id (`"*"` for the rules it does not name), or limits for all rules.
 
-    `of` gives the plan of a caller: a mapping by caller, a function of the call (`call.caller` is who calls), which may
-    be a coroutine function, or `"stored"`: what `metadata["plan"]` of the caller's entity says. Answers are kept for
-    `ttl` seconds. Who has no plan has `default`; and if there is none, or it does not name the rule, the rule's limits
-    hold.
+    `of` gives the plan of a caller: a mapping by caller, a function of the call (`call.caller` is the caller), which
+    may be a coroutine function, or `"stored"`: the `metadata["plan"]` of the caller's entity. Answers are cached for
+    `ttl` seconds. A caller without a plan has the `default` plan. If there is none, or it does not name the rule, the
+    rule's own limits apply.
 
-    A request waits for an answer for `timeout` seconds at most, and `of` is asked once at a time about each caller. A
-    plan that is not found out in time is the one that was known before; if none was, it is as if the caller had none.
-    So that it can be left alone, a function that is no coroutine function is called in a thread of its own; with
-    `timeout=None` it is called where the request is, for as long as it takes.
+    A request waits for an answer for at most `timeout` seconds, and `of` is called once at a time for each caller.
+    After a timeout the previous plan of the caller is used, or none. An ordinary function is called in a separate
+    thread, so that a request can stop waiting for it; with `timeout=None` it is called in the request's thread.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Tiers:
         if not (callable(of) or isinstance(of, Mapping) or of == "stored"):
             raise ValidationError(f"of must be a mapping, a function of the call or 'stored', not {of!r}")
         if default is not None and default not in self._limits:
-            raise ValidationError(f"default is {default!r}; there are the plans {', '.join(self._limits) or 'none'}")
+            raise ValidationError(f"unknown default plan {default!r}: plans has {', '.join(self._limits) or 'none'}")
         _check_times(ttl, timeout)
         self._of = of
         self.waits = inspect.iscoroutinefunction(of)
@@ -67,7 +66,7 @@ class Tiers:
         self._generation = 0
 
     def check(self, rules: Rules) -> None:
-        """Whether the limits of every plan go with what the rules cost."""
+        """Raise ValidationError if the limits of a plan do not fit the cost of a rule."""
         for name, by_rule in self._limits.items():
             for rule in rules:
                 limits = by_rule.get(rule.id, by_rule.get(ANY_RULE))
@@ -78,19 +77,19 @@ class Tiers:
                         raise ValidationError(f"plan {name!r}: {error}") from None
 
     def limits_plan(self, call: HttpCall, rule_id: str) -> Plan[tuple[Limit, ...] | None]:
-        """What the caller's plan says of the rule; None if nothing."""
+        """The limits of the caller's tier for a rule; None if it has none."""
         name = yield from self._tier_plan(call)
         limits = self._limits.get(name) if name is not None else None
         if limits is None:
             if name is not None and name not in self._told and len(self._told) < _CAPACITY:
                 self._told.add(name)
-                log.warning("a caller has the plan %.80r, which there is not: the default holds", name)
+                log.warning("a caller has the unknown plan %.80r: the default applies", name)
             limits = self._limits.get(self._default) if self._default is not None else None
         return limits.get(rule_id, limits.get(ANY_RULE)) if limits else None
 
     def forget(self, caller: str | None = None) -> None:
-        """Ask for the plan of a caller, or of all, anew: it has changed."""
-        self._generation += 1  # an answer that is on its way is from before
+        """Look up the plan of a caller, or of all callers, again: it has changed."""
+        self._generation += 1  # an answer in progress may be older than the change
         if caller is None:
             self._known.clear()
         else:
@@ -117,14 +116,14 @@ class Tiers:
         return found
 
     def _complain(self, error: Exception) -> None:
-        """Of all callers it is the same."""
+        """Log the error, once a minute for all callers."""
         times = self._minutely.times(type(error).__name__)
         if times:
             unexpected = not isinstance(error, (*AWAY, NoAnswer))
-            log.warning("plans could not be found out (%d times): %s", times, error, exc_info=unexpected)
+            log.warning("plans could not be looked up (%d times): %s", times, error, exc_info=unexpected)
 
     def _find_plan(self, call: HttpCall, caller: str, generation: int) -> Plan[str | None]:
-        """Whoever has waited for it: the answer is kept, however late it is."""
+        """Ask for the tier of a caller. The answer is cached, however late it is."""
         if self._of == "stored":
             found = (yield from ReadMetadata(caller)).get("plan")
         else:
@@ -138,7 +137,7 @@ class Tiers:
         return name
 
     def _keep(self, caller: str, until: float, name: str | None) -> None:
-        """Unless something newer is known."""
+        """Cache a tier, unless a newer one is known."""
         if self._known.get(caller, (0.0, None))[0] >= until:
             return
         if len(self._known) >= _CAPACITY:

@@ -1,4 +1,4 @@
-"""Limits on single views: what the decorators of all frameworks share."""
+"""Limits on single views: the common part of the frameworks' decorators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 240
 
 
 class ViewLimit:
-    """What a decorator was given. Without an `id` each view has buckets of its own, named after the view."""
+    """The arguments of a decorator. Without an `id`, each view has its own buckets, named after the view."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ViewLimit:
         self._id = id
         self._make = partial(Rule, limits=limits, cost=cost, per=per, shadow=shadow, bad_cost=bad_cost)
         self._rules: dict[str, Rule] = {}
-        self.rule("view")  # what is wrong with it is said here, and not to the first request
+        self.rule("view")  # raises now, and not at the first request, if an argument is wrong
 
     @property
     def named(self) -> bool:
@@ -51,7 +51,7 @@ class ViewLimit:
 def matches(
     limits: Sequence[ViewLimit], name: str, params: Mapping[str, Any], request: MutableMapping[str, Any]
 ) -> list[Match]:
-    """As the engine takes them. `request`: where to note how many were named after the view before."""
+    """The limits as matches for the engine. `request`: where to count the limits named after the view."""
     counts: dict[str, int] = request.setdefault(_COUNTS, {})
     texts = {key: str(value) for key, value in params.items()}
     found = []
@@ -64,7 +64,7 @@ def matches(
 
 @lru_cache(4096)
 def name_of(view: Any, view_class: type | None = None) -> str:
-    """A resource for a view. `view_class`: of which it is a method, perhaps an inherited one."""
+    """The resource of a view. `view_class`: the class whose method it is, perhaps an inherited one."""
     while isinstance(view, partial):
         view = view.func
     if not hasattr(view, "__qualname__"):
@@ -76,9 +76,9 @@ def name_of(view: Any, view_class: type | None = None) -> str:
 
 
 def stacked(decorated: View, limit: ViewLimit) -> tuple[View, tuple[ViewLimit, ...]]:
-    """The view itself, and all its limits: decorators that follow each other ask the store once."""
+    """The view itself, and all its limits: stacked decorators make one call to the store."""
     wrapper, view, limits = getattr(decorated, _STACK, (None, decorated, ()))
-    # A decorator in between has copied the mark, and must not be left out.
+    # A decorator in between has copied the mark, and must still run.
     return (view, (*limits, limit)) if wrapper is decorated else (decorated, (limit,))
 
 

@@ -1,4 +1,4 @@
-"""WSGI middleware: any WSGI application behind rules."""
+"""WSGI middleware: rules for any WSGI application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .engine import RuleEngine, SyncGate, bad_path
 from .rule_set import RulesSpec
 
 Environ: TypeAlias = "dict[str, Any]"
-App: TypeAlias = "Callable[[Environ, Callable[..., Any]], Iterable[bytes]]"
+WsgiApp: TypeAlias = "Callable[[Environ, Callable[..., Any]], Iterable[bytes]]"
 
 
 class WsgiCall(HttpCall):
@@ -26,7 +26,7 @@ class WsgiCall(HttpCall):
         super().__init__(environ["REQUEST_METHOD"], path or "/", environ)
 
     def headers(self, name: str) -> list[str]:
-        # A server has joined those of one name by commas, and whether it has nobody knows.
+        # A server joins repeated headers by commas, and a joined value looks like any other.
         key = name.upper().replace("-", "_")
         value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
         return [] if value is None else value.split(",")
@@ -43,10 +43,10 @@ class WsgiCall(HttpCall):
 class RateLimitWsgiMiddleware:
     """`app.wsgi_app = RateLimitWsgiMiddleware(app.wsgi_app, limiter, rules)`.
 
-    It takes what `RuleEngine` takes. What was decided is in `environ["headgate"]`.
+    It takes the settings of `RuleEngine`. The decision is in `environ["headgate"]`.
     """
 
-    def __init__(self, app: App, limiter: SyncRateLimiter, rules: RulesSpec, **settings: Any) -> None:
+    def __init__(self, app: WsgiApp, limiter: SyncRateLimiter, rules: RulesSpec, **settings: Any) -> None:
         self.app = app
         self.gate = SyncGate(RuleEngine(limiter, rules, **settings))
 
@@ -75,9 +75,9 @@ class RateLimitWsgiMiddleware:
 
 
 class EndingBody:
-    """An answer on its way. Its leases end when the server has taken all of it, or gives up.
+    """The body of a response. Its leases end when the server has sent all of it, or gives up.
 
-    A server closes it then, and an application may do more work on that occasion, which does not hold slots.
+    An application may do more work when the server closes the body; that work holds no slots.
     """
 
     def __init__(self, body: Iterable[bytes], end: Callable[[Iterable[Any]], None], leases: Iterable[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, TypeAlias
@@ -20,8 +20,9 @@ from .operations import JSON, Operation, operation
 from .problems import ProblemError, refusal_of
 from .reading import (
     Gone,
-    Message,
     Receive,
+    Scope,
+    Send,
     check_json,
     not_found,
     read_body,
@@ -34,9 +35,7 @@ from .schema import Health
 from .state import Service
 from .ui.dashboard import Dashboard
 
-Scope: TypeAlias = "Mapping[str, Any]"
 RawHeaders: TypeAlias = "list[tuple[bytes, bytes]]"
-Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 
 
 @operation("GET", "/healthz", None, tag="health")

@@ -20,6 +20,7 @@ from .problems import ProblemError
 T = TypeVar("T")
 Message: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 Headers: TypeAlias = "Mapping[bytes, bytes]"
 Scope: TypeAlias = "Mapping[str, Any]"
 

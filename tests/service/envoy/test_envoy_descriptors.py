@@ -92,7 +92,7 @@ def test_the_order_is_that_of_a_plain_search(given_: list[Any], one: str, two: s
     ("fields", "why"),
     [
         ({"id": "a/b"}, "id 'a/b' is not allowed"),
-        ({"domain": ""}, "domain must be a text"),
+        ({"domain": ""}, "domain must be a string"),
         ({"match": {}}, "match must name a key"),
         ({"match": "a"}, "match must be like"),
         ({"match": {"a": False}}, "write it in quotes"),
@@ -182,7 +182,7 @@ descriptors:
         ("5", "cannot be read"),
         ("6", "lacks 'domain'"),
         ("6", "lacks 'match'"),
-        ("7", "'domian' is no key"),
+        ("7", "unknown key 'domian'"),
         ("9", "cost is 2"),
         ("18", "'d' is there twice"),
     ]

@@ -1,13 +1,13 @@
-"""One request of a client: it takes its turn, is sent, and what its response says is counted.
+"""One request of a client: it waits for its turn, is sent, and its response is counted.
 
-| what becomes of it | requests and the like | tokens |
+| outcome | requests and the like | tokens |
 |---|---|---|
 | it was never sent | given back | given back |
-| nobody answered, or 5xx: the vendor may have counted it | kept | kept as estimated |
-| 2xx | kept | what was used, or as estimated if it does not say |
+| no response, or 5xx: the vendor may have counted it | kept | kept as estimated |
+| 2xx | kept | as the response says, otherwise as estimated |
 | 3xx, 4xx: the vendor did no work | kept | given back |
 
-After a 429 the limiter lets nobody pass for as long as the vendor says, whoever shares the bucket.
+After a 429, no request passes for as long as the vendor says, in any process that shares the bucket.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ Dimensions: TypeAlias = "str | Which | Mapping[str, str | Which]"
 
 _TOKENS = ("tokens", "input_tokens", "output_tokens")
 _TOO_MANY = 429
-# For vendors that say "too many" without saying for how long.
+# For vendors that answer 429 without saying for how long.
 _BACK_OFF_SECONDS = 1
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class GateOptions(TypedDict, total=False):
-    """`consume`: what a request is thought to take, or a function of the request. One of every limit, if not given.
+    """`consume`: the estimated amounts of a request, or a function of the request. Default: one of every limit.
 
-    `usage`: a function that finds in a response's JSON what was really used, such as `token_usage`.
-    `timeout`: for how many seconds a request waits for its turn. 0: not at all.
+    `usage`: a function that finds the real usage in a response's JSON, such as `token_usage`.
+    `timeout`: seconds that a request waits for its turn; 0: not at all.
     `limits`, `names`, `on_unavailable`: as in `slot` and `sync_from_headers` of the limiter.
     """
 
@@ -64,7 +64,7 @@ class GateOptions(TypedDict, total=False):
 
 
 class Gate:
-    """What all requests of a client have in common. `unsent` tells errors of requests that never left."""
+    """What all requests of a client share. `unsent` recognizes errors of requests that were never sent."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Gate:
     def send_plan(
         self, request: Any, send: Callable[[], Any], close: Callable[[Any], Any]
     ) -> Plan[tuple[Any, HttpExchange | None]]:
-        """The response. Whoever reads its body feeds the exchange, if there is one, and ends it."""
+        """The response, and the exchange, if there is one: feed it with the body, and end it."""
         dimension = self.which(request)
         if dimension is None:
             return (yield from Do(send)), None
@@ -115,7 +115,7 @@ class Gate:
             raise
         if not getattr(response, "is_closed", False):
             return response, exchange
-        exchange.feed(response.content)  # it is all here already
+        exchange.feed(response.content)  # the body has been read already
         yield from Finish(exchange.end_plan())
         return response, None
 
@@ -136,18 +136,18 @@ class Gate:
         return HttpExchange(self, dimension, decision.lease)
 
     def names_of(self, kind: str) -> tuple[str, ...]:
-        """What a limit on "tokens" may be called here, the likeliest first. A limit's own name stands for itself."""
+        """The possible names of a limit on "tokens", the most likely first. A limit's own name is one of them."""
         return tuple(name for name in (self.names.get(kind), NAMES.get(kind), kind) if name is not None)
 
     def warn(self, error: Exception) -> None:
-        """Once: what goes wrong here goes wrong at every request."""
+        """Warn once: the same mistake happens at every request."""
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
-        log.log(level, "a response could not be counted, and what was taken for its request stays taken: %s", error)
+        log.log(level, "a response could not be counted; what was taken for its request stays taken: %s", error)
 
 
 class HttpExchange:
-    """A request on its way, and its response until the end of its body."""
+    """A request, and its response until the end of the body."""
 
     def __init__(self, gate: Gate, dimension: Dimension, lease: Lease | SyncLease) -> None:
         self._gate = gate
@@ -162,23 +162,23 @@ class HttpExchange:
         if self._reader is not None:
             try:
                 self._reader.feed(data)
-            except Exception as error:  # of the caller's own function
+            except Exception as error:  # raised by the `usage` function
                 self._reader = None
                 self._gate.warn(error)
 
     def answered_plan(self, response: Any) -> Plan[None]:
-        """Its status and headers are here, its body is not."""
+        """The status and headers have arrived, the body has not."""
         status: int = response.status_code
         if status < 300:
             self._reader = UsageReader.of(response.headers, self._gate.usage)
         if status < 300 and not is_events(response.headers):
-            # What is left, the vendor says after this call: our own count has to be right before it is compared.
+            # The headers give what is left after this call: correct our own count first, then compare.
             self._unheard = response.headers
             return
         yield from self._quietly(self._heard_plan(status, response))
 
     def end_plan(self, error: BaseException | None = None) -> Plan[None]:
-        """Its body has been read, or nobody wants it any more, or there is none. Once is enough."""
+        """The body has been read or abandoned, or there is none. Later calls do nothing."""
         if self._ended:
             return
         self._ended = True
@@ -189,7 +189,7 @@ class HttpExchange:
         yield from self._quietly(Do(self._lease.commit))
 
     def given_up_plan(self, error: BaseException, close: Callable[[], Any] | None) -> Plan[None]:
-        """Nobody will read a response: there is none, or who asked for it was cancelled."""
+        """The response will not be read: there is none, or the request was cancelled."""
         if close is not None:
             yield from self._quietly(Do(close))
         yield from self.end_plan(error)
@@ -209,7 +209,7 @@ class HttpExchange:
             yield from Do(partial(self._lease.sync_from_headers, self._unheard, names=self._gate.names))
 
     def _correct_plan(self, used: Mapping[str, Any]) -> Plan[None]:
-        """By the difference to what was taken. Of limits that nothing was taken from, nothing is known here."""
+        """Adjust by the difference to what was taken, for the limits from which something was taken."""
         taken = self._lease.consumed
         more = {}
         for kind, amount in used.items():
@@ -220,7 +220,7 @@ class HttpExchange:
             yield from Do(partial(self._lease.adjust, **more))
 
     def _quietly(self, plan: Iterable[Any]) -> Plan[None]:
-        """The vendor has answered, and that matters more to the caller than whatever fails here."""
+        """Errors are logged only: the caller gets the vendor's response in any case."""
         try:
             yield from plan
         except Exception as error:
@@ -228,7 +228,7 @@ class HttpExchange:
 
 
 def which(limiter: BaseLimiter, dimensions: Dimensions) -> Which:
-    """From a dimension, a function of the request, or one of these by host."""
+    """A function from a request to its dimension, made from a dimension, a function, or a mapping of these by host."""
     if isinstance(dimensions, str):
         dimension_of(limiter, dimensions)
         return lambda request: dimensions
@@ -236,7 +236,7 @@ def which(limiter: BaseLimiter, dimensions: Dimensions) -> Which:
         return dimensions
     if not isinstance(dimensions, Mapping) or not dimensions:
         raise ValidationError(
-            "dimension must be like 'openai#gpt-4o', a function of the request that returns such, or these by host, "
+            "dimension must be like 'openai#gpt-4o', a function of the request that returns one, or a mapping by host, "
             f"like {{'api.openai.com': 'openai#gpt-4o'}}, not {type(dimensions).__name__}"
         )
     by_host = {_host_and_port(host): which(limiter, one) for host, one in dimensions.items()}
@@ -252,16 +252,16 @@ def which(limiter: BaseLimiter, dimensions: Dimensions) -> Which:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
-    """A host as it was configured. Without a port it stands for all of them, so that none is a way around."""
+    """A configured host. Without a port it stands for all ports, so that no port is a way around it."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = _canonical(parts.hostname or ""), parts.port
         if parts.netloc != text or "@" in text:
             host = ""
-    except ValueError:  # of a port; and of a name that is none
+    except ValueError:  # an invalid port or name
         host, port = "", None
     if not host:
-        raise ValidationError(f"host {text!r} cannot be read: write it like 'api.openai.com' or 'localhost:8080'")
+        raise ValidationError(f"host {text!r} is not valid: write it like 'api.openai.com' or 'localhost:8080'")
     return host, port
 
 

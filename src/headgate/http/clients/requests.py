@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HeadgateAdapter(BaseAdapter):
-    __doc__ = f"""Takes a turn of the dimension for each request, then sends it through `adapter`.
+    __doc__ = f"""Waits for the limits of the dimension before each request, then sends it through `adapter`.
 
 {cleandoc(GateOptions.__doc__ or "")}"""
 
@@ -49,7 +49,7 @@ class HeadgateAdapter(BaseAdapter):
 
 
 def _unsent(error: BaseException) -> bool:
-    """requests has one error for connections that failed and for those that broke. What urllib3 said is inside it."""
+    """requests raises the same error for failed and broken connections. The error of urllib3 in it tells them apart."""
     if isinstance(error, (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError)):
         return True
     reason = getattr(error.args[0], "reason", None) if error.args else None
@@ -57,7 +57,7 @@ def _unsent(error: BaseException) -> bool:
 
 
 def _watch(response: requests.Response, exchange: HttpExchange) -> None:
-    """requests reads a body through `raw.stream`, decoded, and closes a response only if it was not read to its end."""
+    """requests reads a body through `raw.stream`, decoded, and closes only responses that were not read to the end."""
     stream, close = response.raw.stream, response.close
 
     def watched(*args: Any, **kwargs: Any) -> Iterator[bytes]:
@@ -66,7 +66,7 @@ def _watch(response: requests.Response, exchange: HttpExchange) -> None:
                 exchange.feed(chunk)
                 yield chunk
         except GeneratorExit:
-            raise  # perhaps by the garbage collector, who must not be kept waiting for a store
+            raise  # perhaps by the garbage collector, which must not wait for a store
         except BaseException:
             end()
             raise

@@ -1,4 +1,4 @@
-"""What the plans of the clients are made of: steps that block in one world and are awaited in the other."""
+"""The steps of the clients' plans: blocking calls for threads, awaited calls for tasks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...plan import Call, Plan, arun, run
 
 @dataclass(frozen=True, slots=True)
 class Do(Call[Any]):
-    """Call something that returns its result here, and a coroutine there."""
+    """Call a function, which returns its result for threads, and a coroutine for tasks."""
 
     function: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish(Call[None]):
-    """Run a plan to its end, whoever is cancelled meanwhile."""
+    """Run a plan to its end, even if the task is cancelled."""
 
     plan: Plan[None]
 
@@ -39,7 +39,7 @@ async def aperform(call: Call[Any]) -> Any:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """A cancellation comes through afterwards. It waits no longer than the store's deadline."""
+    """A cancellation is re-raised after the work completes, which takes no longer than the store's deadline."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BaseTransport = TypeVar("BaseTransport")
 
 _UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol")
-ABOUT = f"""Takes a turn of the dimension for each request, then sends it through `transport`.
+ABOUT = f"""Waits for the limits of the dimension before each request, then sends it through `transport`.
 
 {cleandoc(GateOptions.__doc__ or "")}"""
 
@@ -98,7 +98,7 @@ class LimitedTransport(Generic[BaseTransport]):
         self._transport: Any = self._inner() if transport is None else transport
 
     def _prepare(self, request: Any) -> None:
-        """Where the body is to be read here, it has to come in an encoding that can be."""
+        """To find the usage in the body, its encoding must be one that can be decoded here."""
         if self._gate.usage is not None and request.headers.get("accept-encoding", "identity") != "identity":
             request.headers["accept-encoding"] = "gzip"
 

@@ -1,6 +1,6 @@
-"""What a call has used, as its response says: read from the body while it goes by, which stays a stream.
+"""The usage that a response reports, found in the body while the application reads it as a stream.
 
-Little of it is kept: of a stream of events one event, of a JSON body the body, and neither if it is very large.
+Little is kept in memory: one event of an event stream, or a JSON body, and neither if it is very large.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PIECE_BYTES = 64 * 1024
 
 
 def token_usage(document: Mapping[str, Any]) -> dict[str, int]:
-    """Tokens by kind, as OpenAI, Anthropic and those like them count them, in a body or in an event of a stream."""
+    """Tokens by kind, as OpenAI, Anthropic and compatible vendors report them, in a body or an event of a stream."""
     usage = document.get("usage")
     begun = document.get("message")
     if usage is None and isinstance(begun, Mapping):
-        # Anthropic's first event. How many come out is not known there: it says 1.
+        # Anthropic's first event. The number of output tokens is not known yet: it says 1.
         usage = {name: count for name, count in _mapping(begun.get("usage")).items() if name != "output_tokens"}
     counts = _mapping(usage or _mapping(document.get("response")).get("usage"))
     found = {
@@ -50,7 +50,7 @@ def _kind(headers: Mapping[str, str]) -> str:
 
 
 class UsageReader:
-    """Fed with a body, in whatever pieces. `said()` is what `usage` made of it; what is said later counts."""
+    """Reads a body in pieces of any size. `said()` is the result of `usage`; later values replace earlier ones."""
 
     def __init__(self, usage: Usage, *, events: bool) -> None:
         self._usage = usage
@@ -61,7 +61,7 @@ class UsageReader:
 
     @classmethod
     def of(cls, headers: Mapping[str, str], usage: Usage | None) -> UsageReader | None:
-        """None if nobody wants to know, or it is a body of another kind."""
+        """None if usage is not wanted, or the body is neither JSON nor an event stream."""
         if usage is None or not (is_events(headers) or _kind(headers).endswith("json")):
             return None
         return cls(usage, events=is_events(headers))
@@ -88,7 +88,7 @@ class UsageReader:
             self._kept += data
 
     def _read(self) -> None:
-        """A document has ended."""
+        """Read a complete document."""
         text, self._kept, self._too_large = self._kept, bytearray(), False
         if self.events and not text.startswith(b"data:"):
             return
@@ -101,7 +101,7 @@ class UsageReader:
 
 
 class Inflater:
-    """The body behind `Content-Encoding: gzip`, in pieces of bounded size. Nothing, if it is encoded otherwise."""
+    """Decodes a body with `Content-Encoding: gzip`, in pieces of bounded size. Other encodings give nothing."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         encoding = headers.get("content-encoding", "identity").strip().lower()

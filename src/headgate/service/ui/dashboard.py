@@ -9,7 +9,7 @@ from functools import partial
 from http import HTTPStatus
 from secrets import token_urlsafe
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.routing import Route
 
@@ -27,7 +27,7 @@ from ...http.answer import HeaderList
 from ...limiter import RateLimiter
 from ..bounds import MAX_BODY_BYTES
 from ..problems import ProblemError
-from ..reading import Gone, Headers, Message, Receive, is_secure, read_body, read_headers, read_parameter
+from ..reading import Gone, Headers, Receive, Scope, Send, is_secure, read_body, read_headers, read_parameter
 from ..state import Service
 from ..tokens import Token
 from . import views
@@ -46,9 +46,6 @@ from .session import (
 from .words import DONE, words_of
 
 log = logging.getLogger("headgate")
-
-Scope: TypeAlias = "Mapping[str, Any]"
-Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 
 PAGES: list[PageRoute] = [
     one
