@@ -117,7 +117,7 @@ def test_duplicates_are_found_in_one_pass(many: int) -> None:
     pairs = [(name, b"") for name in (*names, Counted(names[-1]))]
     Counted.compared = 0
     assert len(read_headers(pairs)) == many - 1
-    with pytest.raises(ProblemError, match="is there twice"):
+    with pytest.raises(ProblemError, match="is repeated"):
         _unique(pairs)  # type: ignore[arg-type]
     assert Counted.compared <= 4 * many
 
@@ -130,7 +130,7 @@ def test_a_large_batch_with_a_key_twice_is_refused_while_others_are_served(servi
     with service.client(TOKENS["decide"]) as client:
         answer = client.post("/v1/acquire/batch", content=body, headers={"content-type": "application/json"})
         assert answer.status_code == 400
-        assert "'k84999' is there twice" in answer.json()["detail"]
+        assert "'k84999' is repeated" in answer.json()["detail"]
         assert client.get("/healthz").status_code == 200
 
 

@@ -68,7 +68,7 @@ class TestTheEnd:
             one.join(20)
         assert (asking[0].status, asking[0].answer["allowed"]) == (200, True)
         assert asking[1].status == 503
-        assert "ending" in asking[1].answer["detail"]
+        assert "shutting down" in asking[1].answer["detail"]
         assert "Traceback" not in process.log
 
     def test_nobody_waits_for_idle_connections(self, process: ServeProcess) -> None:

@@ -93,7 +93,7 @@ def test_tokens_are_read_again_when_their_file_changes(watching: ServeProcess) -
     eventually(lambda: status(watching, NEW) == 200, "the new token holds")
     assert status(watching, TOKENS["read"]) == 401
     assert reloads(watching) == {"tokens": 1, "rules": 1}
-    eventually(lambda: "the tokens were read again" in watching.log, "it is in the log")
+    eventually(lambda: "reloaded the tokens" in watching.log, "it is in the log")
 
 
 def test_a_file_that_is_written_in_place_is_read_again(watching: ServeProcess) -> None:
@@ -171,7 +171,7 @@ BROKEN = [
 def test_a_broken_file_leaves_what_was_read_before(watching: ServeProcess, name: str, text: str) -> None:
     what = name.partition(".")[0]
     replace(watching, name, text)
-    eventually(lambda: f"the {what} could not be read again" in watching.log, "it is in the log")
+    eventually(lambda: f"the {what} could not be reloaded" in watching.log, "it is in the log")
     assert reloads(watching) == {"tokens": 1, "rules": 1} | {what: 0}
     assert (status(watching, TOKENS["read"]), status(watching, NEW), status(watching, None)) == (200, 401, 401)
     assert [check(watching)["allowed"] for _ in range(2)] == [True, False]
@@ -184,7 +184,7 @@ def test_a_broken_file_leaves_what_was_read_before(watching: ServeProcess, name:
 @pytest.mark.parametrize("name", ["tokens.yaml", "rules.yaml"])
 def test_a_file_that_is_gone_leaves_what_was_read_before(watching: ServeProcess, name: str) -> None:
     (watching.folder / name).unlink()
-    eventually(lambda: "could not be read again" in watching.log, "it is in the log")
+    eventually(lambda: "could not be reloaded" in watching.log, "it is in the log")
     assert (status(watching, TOKENS["read"]), status(watching, NEW)) == (200, 401)
     assert [check(watching)["allowed"] for _ in range(2)] == [True, False]
 

@@ -40,15 +40,19 @@ RawHeaders: TypeAlias = "list[tuple[bytes, bytes]]"
 
 @operation("GET", "/healthz", None, tag="health")
 async def alive(service: Service) -> Health:
-    """Whether the service runs."""
+    """Check that the service runs."""
     return Health("alive")
 
 
 @operation("GET", "/readyz", None, tag="health", problems=(503,))
 async def ready(service: Service) -> Health:
-    """Whether the store answers, and the service is not about to end."""
+    """Check that the store answers, and that the service is not shutting down."""
     if not await service.ready():
-        raise ProblemError(503, "the service cannot decide at the moment", [("Retry-After", "1")])
+        raise ProblemError(
+            503,
+            "the service is not ready to decide",
+            [("Retry-After", "1")],
+        )
     return Health("ready")
 
 
@@ -76,15 +80,15 @@ def _answer_headers(media: str) -> RawHeaders:
 
 
 def create_app(url: str, **settings: Any) -> ServiceApp:
-    """The service over a store, to be run by any ASGI server. It takes what `Service` takes.
+    """The service over a store, for any ASGI server. It takes the settings of `Service`.
 
-    Without `tokens` whoever can reach it may do everything: then let the server listen on a loopback address only.
+    Without `tokens`, every client that can connect may do everything: listen on a loopback address only.
     """
     return ServiceApp(Service(url, **settings))
 
 
 class ServiceApp:
-    """`api`: whether programs may ask, and not only people look."""
+    """`api`: whether the API is served, and not only the dashboard."""
 
     def __init__(self, service: Service, *, api: bool = True) -> None:
         self.service = service
@@ -106,7 +110,7 @@ class ServiceApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            # The path as it was sent: what is escaped in it can be a part of an id, and never a way to another route.
+            # The path as it was sent: an escaped character can be part of an id, but never leads to another route.
             raw = scope.get("raw_path") or quote(scope["path"]).encode()
             scope = {**scope, "path": raw.decode("latin-1"), "root_path": ""}
         await self._router(scope, receive, send)  # type: ignore[arg-type]
@@ -125,7 +129,7 @@ class ServiceApp:
 
 
 class ApiEndpoint:
-    """All that can be done at one path."""
+    """All operations at one path."""
 
     def __init__(self, service: Service, path: str, operations: Mapping[str, Operation]) -> None:
         self.path = path
@@ -173,7 +177,7 @@ class ApiEndpoint:
 
 
 class Fixed:
-    """A page that is always the same, for everybody."""
+    """A page that is the same for every client."""
 
     def __init__(self, path: str, body: bytes, headers: RawHeaders) -> None:
         self.path = path
@@ -203,7 +207,7 @@ def _chosen(operations: Mapping[str, Any], method: str) -> Any:
         return operations["GET" if method == "HEAD" else method]
     except KeyError:
         allowed = [*operations, *(["HEAD"] if "GET" in operations else [])]
-        raise ProblemError(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(allowed))]) from None
+        raise ProblemError(405, f"{method[:20]} is not allowed here", [("Allow", ", ".join(allowed))]) from None
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""How much one client may ask of the service: sizes, requests in a time, waiting at once."""
+"""Bounds for one client: sizes of bodies, rate of requests, number of waiting requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESOURCE = "requests"
 
 
 class RequestBound:
-    """So many requests in a time for each token. Headgate itself, in this process."""
+    """A rate limit for each token, by headgate itself, in this process."""
 
     def __init__(self, limit: Limit) -> None:
         self._limiter = RateLimiter("memory://")
@@ -44,7 +44,7 @@ class RequestBound:
 
 
 class Waiting:
-    """Those who wait for their tokens, so many at once. Whoever goes gives back what was reserved."""
+    """Requests that wait for tokens, up to a maximum. A client that disconnects gives back what was reserved."""
 
     def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
@@ -54,10 +54,10 @@ class Waiting:
         return len(self._tasks)
 
     async def run(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
-        """What comes of the work, unless the client goes, or the service ends."""
+        """The result of the work, unless the client disconnects or the service shuts down."""
         if len(self._tasks) >= self._most:
             work.close()
-            raise _busy(f"{self._most} others are waiting already; retry in a while, or do not wait")
+            raise _busy(f"{self._most} requests are waiting already: retry later, or do not wait")
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_until_gone(receive))
         self._tasks.add(task)
@@ -66,17 +66,17 @@ class Waiting:
             if not task.done():
                 raise Gone
             if task.cancelled():
-                raise _busy("the service is ending; ask another one, or this one in a while")
+                raise _busy("the service is shutting down: use another instance, or retry later")
             return task.result()
         finally:
             self._tasks.discard(task)
             for one in (task, gone):
                 one.cancel()
                 with suppress(BaseException):
-                    await one  # when this is over, what was reserved has been given back
+                    await one  # after this, what was reserved has been given back
 
     def end(self) -> None:
-        """Nobody waits any longer."""
+        """Cancel all waiting requests."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""Decisions, and the leases that come of them."""
+"""Decisions, and the leases they create."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ log = logging.getLogger("headgate")
 async def acquire(asked: Asked, body: AcquireForm) -> Decided:
     """Take from every limit named in `consume`, all or nothing.
 
-    A refusal is an answer too: `allowed` is false, and `retry_after_seconds` says when the same request would pass.
-    With `lease`, and always when slots are taken, the answer has the id of a lease. Whoever holds slots has to renew
-    and to release it; without a word from its holder it ends by itself.
+    A refusal is a normal response: `allowed` is false, and `retry_after_seconds` says when the same request would pass.
+    With `lease`, and always when slots are taken, the response has the id of a lease. The holder of slots must renew
+    the lease and release it; without renewal it expires.
     """
     limits = limits_of(body.limits)
     lasting = await _lasting(asked.limiter, body, limits)
@@ -69,12 +69,12 @@ async def acquire(asked: Asked, body: AcquireForm) -> Decided:
 
 
 async def _lasting(limiter: RateLimiter, body: AcquireForm, limits: Sequence[Limit] | None) -> dict[str, Any]:
-    """The options of a lease, if there is to be one."""
+    """The options of the lease, if there will be one."""
     if limits is None:
         try:
             limits, _ = await limiter.resolve_limits(body.entity_id, body.resource)
         except RateLimiterUnavailable:
-            limits = ()  # what becomes of it now is said by the outage policy
+            limits = ()  # the outage policy decides
     names = body.consume
     ttls = [
         limit.refill_period_seconds
@@ -88,40 +88,40 @@ async def _lasting(limiter: RateLimiter, body: AcquireForm, limits: Sequence[Lim
 
 
 async def _left(decision: Decision[Lease], statuses: Sequence[LimitStatus], recorded: bool) -> str | None:
-    """The id of a lease that its client has to end."""
+    """The id of a lease that the client must end."""
     lease = decision.lease if recorded or any(status.limit.is_concurrent for status in statuses) else None
     if lease is None:
         return None
     if decision.degraded:
-        await lease.commit()  # it is in this process alone, and its client may come to another
+        await lease.commit()  # only this process knows it, and the client may reach another one
         return None
     if recorded:
         return lease.detach()
-    # Slots of an ancestor's, whose limit of this name counts something else.
+    # An ancestor has slots under the name of a limit on tokens.
     await lease.rollback()
-    raise ValidationError("slots are held by a lease: ask for one with lease, like {'ttl_seconds': 60}")
+    raise ValidationError("slots need a lease: send lease, like {'ttl_seconds': 60}")
 
 
 @operation("POST", "/v1/acquire/batch", "decide", max_bytes=MAX_BATCH_BYTES)
 async def acquire_batch(asked: Asked, body: BatchForm) -> BatchReply:
-    """Many decisions in one call to the store, as if they were asked for one after the other.
+    """Make many decisions in one call to the store, as if they were made one after the other.
 
-    Each is by itself; an element that is a list of asks passes or fails as a whole. There is no waiting, and there are
-    no leases: asks for slots are refused, since nobody could release them. If anything is wrong with one ask, nothing
-    is taken for any. If what is stored for one is corrupt, that one does not pass, and says so.
+    Each element is decided on its own; an element that is a list of asks passes or fails as a whole. There is no
+    waiting, and there are no leases: asks for slots are refused, since they could not be released. If one ask is
+    invalid, nothing is taken for any. If the stored state of one is corrupt, only that one fails, with `error`.
     """
     asks = _asks(body)
     decisions = await asked.limiter.try_acquire_each(asks, on_unavailable=body.on_unavailable)
     if any(_holds(decision) for decision in decisions):
         await _undo(decisions)
-        raise ValidationError("an ask is for slots, which are held by a lease: POST /v1/acquire gives one")
+        raise ValidationError("an ask is for slots, which need a lease: use POST /v1/acquire")
     return BatchReply([_decided(one, body.statuses) for one in decisions])
 
 
 def _asks(body: BatchForm) -> list[Ask | list[Ask]]:
     count = sum(1 if isinstance(element, AskForm) else len(element) for element in body.asks)
     if count > MAX_ASKS:
-        raise ValidationError(f"asks has {count} in all, and {MAX_ASKS} are the most: send more batches")
+        raise ValidationError(f"asks has {count} in all, and the maximum is {MAX_ASKS}: send several batches")
     return [_ask(element) if isinstance(element, AskForm) else list(map(_ask, element)) for element in body.asks]
 
 
@@ -146,7 +146,7 @@ def _ask(form: AskForm) -> Ask:
 
 
 def _holds(decision: Decision[Lease]) -> bool:
-    """The entity may have limits of slots, and the ask be for none."""
+    """Whether slots were taken: the entity may have slots that the ask does not name."""
     return decision.holds_slots and any(status.limit.is_concurrent for status in decision.statuses)
 
 
@@ -173,19 +173,22 @@ def _numbers(limit: Limit) -> tuple[int | float, int | float, int | float]:
 
 @operation("POST", "/v1/leases/{lease_id}/release", "decide", problems=(410,))
 async def release_lease(asked: Asked, lease_id: str, body: ReleaseForm) -> Consumed:
-    """End a lease: its slots come back, and with `rollback` its tokens. With `amounts`: give back these only."""
+    """End a lease: its slots are freed, and with `rollback` its tokens are given back.
+
+    With `amounts`, only these are given back, and the lease continues.
+    """
     return Consumed(await asked.limiter.release_lease(lease_id, body.amounts, rollback=body.rollback))
 
 
 @operation("POST", "/v1/leases/{lease_id}/adjust", "decide", problems=(410,))
 async def adjust_lease(asked: Asked, lease_id: str, body: AmountsForm) -> Consumed:
-    """Correct what a lease took. Never refuses."""
+    """Correct what a lease has taken. Never refuses."""
     return Consumed(await asked.limiter.adjust_lease(lease_id, body.amounts))
 
 
 @operation("POST", "/v1/leases/{lease_id}/renew", "decide", problems=(410,))
 async def renew_lease(asked: Asked, lease_id: str, body: Nothing) -> Renewed:
-    """Keep a lease, its slots included, for as long again. A third of `ttl_seconds` is a good time to do it."""
+    """Extend a lease and its slots by its full duration. Renew every third of `ttl_seconds`."""
     return Renewed(await asked.limiter.renew_lease(lease_id))
 
 
@@ -193,7 +196,7 @@ async def renew_lease(asked: Asked, lease_id: str, body: Nothing) -> Renewed:
 
 
 class FormCall(HttpCall):
-    """A request that came to somebody else. `native` is the form."""
+    """A request that another server received. `native` is the form."""
 
     __slots__ = ()
 
@@ -220,9 +223,10 @@ class FormCall(HttpCall):
 
 @operation("POST", "/v1/check", "decide")
 async def check(asked: Asked, body: CheckForm) -> CheckReply:
-    """Decide on a request to an API by the rules that the service was started with, and take what it costs.
+    """Decide on a request to an API by the rules of the service, and take its cost.
 
-    It answers with what the middleware would send: headers for the answer of the API or, if it is refused, all of it.
+    The response has what the middleware would send: headers to add to the API's response or, if the request is
+    refused, the whole response.
     """
     if asked.gate is None:
         raise ProblemError(404, "the service has no rules: start it with --rules FILE, or --rules stored")
@@ -236,5 +240,5 @@ async def check(asked: Asked, body: CheckForm) -> CheckReply:
     if verdict.leases:
         for lease in verdict.leases:
             await lease.rollback()
-        raise ValidationError("a rule here is for slots, which are held by a lease: POST /v1/acquire gives one")
+        raise ValidationError("a rule for this request has slots, which need a lease: use POST /v1/acquire")
     return CheckReply(True, 200, dict(verdict.headers), None)

@@ -1,4 +1,4 @@
-"""Entities: whoever is limited."""
+"""Entities: users, teams, API keys, or whatever is limited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .schema import Entities, EntityChange, EntityForm, EntityReply, PageQuery
 
 @operation("POST", "/v1/entities", "admin", status=201, problems=(404, 409))
 async def create_entity(asked: Asked, body: EntityForm) -> EntityReply:
-    """Make an entity. Limits need none: it is for a parent, a name or metadata."""
+    """Create an entity. Limits work without one: it adds a parent, a name or metadata."""
     made = await asked.limiter.create_entity(
         body.entity_id,
         name=body.name,
@@ -26,33 +26,33 @@ async def create_entity(asked: Asked, body: EntityForm) -> EntityReply:
 
 @operation("GET", "/v1/entities", "read")
 async def list_entities(asked: Asked, query: PageQuery) -> Entities:
-    """All entities, by id."""
+    """List all entities, ordered by id."""
     page = await asked.limiter.list_entities(limit=query.limit, cursor=read_cursor(query))
     return _entities(page)
 
 
 @operation("GET", "/v1/entities/{entity_id}", "read")
 async def get_entity(asked: Asked, entity_id: str) -> EntityReply:
-    """An entity."""
+    """Get an entity."""
     return _entity(await asked.limiter.get_entity(entity_id))
 
 
 @operation("PATCH", "/v1/entities/{entity_id}", "admin", problems=(409,))
 async def update_entity(asked: Asked, entity_id: str, body: EntityChange) -> EntityReply:
-    """Change what is given, and keep the rest."""
+    """Change the given fields, and keep the others."""
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not msgspec.UNSET}
     return _entity(await asked.limiter.update_entity(entity_id, **given, actor=asked.actor))
 
 
 @operation("DELETE", "/v1/entities/{entity_id}", "admin")
 async def delete_entity(asked: Asked, entity_id: str) -> None:
-    """Delete an entity with its limits and buckets. Its children have to go, or move, first."""
+    """Delete an entity with its limits and buckets. Delete or move its children first."""
     await asked.limiter.delete_entity(entity_id, actor=asked.actor)
 
 
 @operation("GET", "/v1/entities/{entity_id}/children", "read")
 async def get_children(asked: Asked, entity_id: str, query: PageQuery) -> Entities:
-    """The entities directly below an entity."""
+    """List the children of an entity."""
     page = await asked.limiter.get_children(entity_id, limit=query.limit, cursor=read_cursor(query))
     return _entities(page)
 

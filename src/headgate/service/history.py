@@ -1,4 +1,4 @@
-"""What was used, and who changed what."""
+"""Usage over time, and the audit trail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Moment = Annotated[datetime, Meta(tz=True, description="With a time zone, like 2
 
 
 class RangeQuery(Input):
-    """From the window that `start` is in to the last that begins before `end`; without them, the latest ones."""
+    """From the window that contains `start` to the last that begins before `end`; without them, the latest windows."""
 
     entity_id: EntityId | UnsetType = UNSET
     resource: Resource | UnsetType = UNSET
@@ -43,7 +43,7 @@ class Windowed(Struct):
 
 
 class UsageHistoryReply(Struct):
-    """Windows in which nothing was used are left out. Of one entity it is all; of everybody it comes in pages."""
+    """Windows without usage are left out. Without `entity_id`, the list is in pages."""
 
     items: list[Windowed]
     cursor: str | None
@@ -83,7 +83,7 @@ class AuditReply(Struct):
 
 @operation("GET", "/v1/usage/history", "read")
 async def usage_history(asked: Asked, query: HistoryQuery) -> UsageHistoryReply:
-    """What was consumed in each hour, day or month of UTC, to the token."""
+    """List the exact consumption in each hour, day or month (UTC)."""
     page = await asked.limiter.get_usage(**query.asked(), cursor=read_cursor(query))
     items = [Windowed(one.entity_id, one.resource, one.window, one.start, one.end, one.consumed) for one in page]
     return UsageHistoryReply(items, cursor_of(page))
@@ -91,7 +91,7 @@ async def usage_history(asked: Asked, query: HistoryQuery) -> UsageHistoryReply:
 
 @operation("GET", "/v1/usage/summary", "read")
 async def usage_summary(asked: Asked, query: RangeQuery) -> UsageSummaryReply:
-    """Of each limit the total, the average of a window, and the largest one."""
+    """Get the total, the average window and the largest window of each limit."""
     found = await asked.limiter.get_usage_summary(**query.asked())
     return UsageSummaryReply(
         {name: Summed(one.total, one.average, one.peak, one.peak_start) for name, one in found.items()}
@@ -100,7 +100,7 @@ async def usage_summary(asked: Asked, query: RangeQuery) -> UsageSummaryReply:
 
 @operation("GET", "/v1/audit", "read")
 async def audit(asked: Asked, query: AuditQuery) -> AuditReply:
-    """Who changed what, the newest first: of an entity, or of the whole namespace."""
+    """List the changes of an entity, or of the whole namespace, newest first."""
     entity_id = None if query.entity_id is UNSET else query.entity_id
     page = await asked.limiter.get_audit_events(entity_id, limit=query.limit, cursor=read_cursor(query))
     return AuditReply([_audited(event) for event in page], cursor_of(page))

@@ -1,4 +1,4 @@
-"""Limits as they are sent, and those that are stored."""
+"""Limits in requests and responses, and stored limits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _read(texts: tuple[str, ...]) -> tuple[Limit, ...]:
 def _limit(form: LimitForm) -> Limit:
     given = msgspec.to_builtins(form)
     if "slots" in given and given.keys() - _SLOT_FIELDS:
-        raise ValidationError(f"limit {form.name!r} has slots, and a limit of tokens has none: it is one or the other")
+        raise ValidationError(f"limit {form.name!r} has slots and fields of a limit on tokens: send one or the other")
     return Limit.from_dict(given)
 
 
@@ -64,9 +64,9 @@ def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
 async def _change(
     asked: Asked, level: Level, wanted: Wanted | None, sent: LimitsForm | ChangeQuery
 ) -> tuple[bool, Effective]:
-    """Whether there was something before, and what the change does, or would do.
+    """Whether limits were stored before, and what the change does, or would do.
 
-    What it says is what it did: if somebody else changes the level in between, it looks again.
+    The report is exact: if the level changes at the same time, the change is repeated with a new preview.
     """
     expected = None if sent.expected_version is None else int(sent.expected_version)
     while True:
@@ -104,13 +104,13 @@ async def _delete(asked: Asked, level: Level, query: ChangeQuery) -> DeletedRepl
 
 @operation("GET", "/v1/limits/resolve", "read")
 async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimitsReply:
-    """The limits that hold for an entity on a resource, and which level each is from."""
+    """Get the limits that apply to an entity on a resource, and the level of each."""
     return _resolved(await asked.limiter.resolve_limits(query.entity_id, query.resource))
 
 
 @operation("GET", "/v1/limits/system", "read")
 async def get_system_limits(asked: Asked) -> SystemLimitsReply:
-    """The limits of everyone everywhere, and what happens when the store is away."""
+    """Get the system limits, and the policy for when the store is unavailable."""
     found = await Level().read(asked.limiter)
     return SystemLimitsReply(
         limits=forms_of(found), inherit=found.inherit, version=found.version, on_unavailable=found.on_unavailable
@@ -119,7 +119,7 @@ async def get_system_limits(asked: Asked) -> SystemLimitsReply:
 
 @operation("PUT", "/v1/limits/system", "admin", problems=(409,))
 async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimitsReply:
-    """Store the limits of everyone everywhere, and what happens when the store is away."""
+    """Store the system limits, and the policy for when the store is unavailable."""
     limits = limits_of(body.limits) or ()
     _, effective = await _change(asked, Level(), Wanted(limits, body.inherit, body.on_unavailable), body)
     return SystemLimitsReply(
@@ -129,38 +129,38 @@ async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimitsReply
 
 @operation("DELETE", "/v1/limits/system", "admin", problems=(409,))
 async def delete_system_limits(asked: Asked, query: ChangeQuery) -> DeletedReply:
-    """Delete the limits of everyone everywhere."""
+    """Delete the system limits."""
     return await _delete(asked, Level(), query)
 
 
 @operation("GET", "/v1/limits/resources", "read")
 async def list_resources(asked: Asked, query: PageQuery) -> Names:
-    """The resources that have limits for everyone."""
+    """List the resources with limits for all entities."""
     page = await asked.limiter.list_resources_with_defaults(limit=query.limit, cursor=read_cursor(query))
     return Names(list(page), cursor_of(page))
 
 
 @operation("GET", "/v1/limits/resources/{resource:path}", "read")
 async def get_resource_limits(asked: Asked, resource: str) -> StoredLimitsReply:
-    """The limits of everyone on a resource."""
+    """Get the limits of a resource, for all entities."""
     return await _get(asked, Level(resource=resource))
 
 
 @operation("PUT", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimitsReply:
-    """Store the limits of everyone on a resource."""
+    """Store the limits of a resource, for all entities."""
     return await _set(asked, Level(resource=resource), body)
 
 
 @operation("DELETE", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery) -> DeletedReply:
-    """Delete the limits of everyone on a resource."""
+    """Delete the limits of a resource."""
     return await _delete(asked, Level(resource=resource), query)
 
 
 @operation("GET", "/v1/limits/entities", "read")
 async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
-    """The entities with limits of their own on a resource, or for every resource."""
+    """List the entities with their own limits on a resource, or on all resources."""
     resource = None if query.resource is msgspec.UNSET else query.resource
     page = await asked.limiter.list_entities_with_custom_limits(resource, limit=query.limit, cursor=read_cursor(query))
     return Names(list(page), cursor_of(page))
@@ -168,25 +168,25 @@ async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
 
 @operation("GET", "/v1/limits/entities/{entity_id}", "read")
 async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimitsReply:
-    """An entity's own limits for every resource."""
+    """Get an entity's own limits on all resources."""
     return await _get(asked, Level(entity_id))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimitsReply:
-    """Store an entity's own limits for every resource."""
+    """Store an entity's own limits on all resources."""
     return await _set(asked, Level(entity_id), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def delete_entity_limits(asked: Asked, entity_id: str, query: ChangeQuery) -> DeletedReply:
-    """Delete an entity's own limits for every resource."""
+    """Delete an entity's own limits on all resources."""
     return await _delete(asked, Level(entity_id), query)
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
 async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimitsReply:
-    """An entity's own limits on a resource."""
+    """Get an entity's own limits on a resource."""
     return await _get(asked, Level(entity_id, resource))
 
 

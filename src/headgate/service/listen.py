@@ -11,14 +11,14 @@ from ..core.errors import HeadgateError, ValidationError
 
 try:
     import resource
-except ImportError:  # Windows has no such bound
+except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 _OTHER_FILES = 200  # the store, the program, the log
 
 
 class Address(NamedTuple):
-    """As `127.0.0.1:8080` or `[::1]:8080`. Port 0 is any that is free."""
+    """An address like `127.0.0.1:8080` or `[::1]:8080`. Port 0 is any free port."""
 
     host: str
     port: int
@@ -39,7 +39,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def is_loopback(self) -> bool:
-        """Whether nobody from another machine gets there."""
+        """Whether it cannot be reached from other machines."""
         return all(ip_address(found[4][0].partition("%")[0]).is_loopback for found in self._found())
 
     def bound(self) -> socket.socket:
@@ -58,14 +58,14 @@ class Address(NamedTuple):
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as error:
-            raise ValidationError(f"cannot listen on {self}: there is no address {self.host!r} ({error})") from None
+            raise ValidationError(f"cannot listen on {self}: unknown host {self.host!r} ({error})") from None
         return found  # type: ignore[return-value]
 
 
 def room_for(connections: int) -> int:
-    """How many connections the system lets this process have, at most so many, for HTTP and as many for gRPC.
+    """The number of connections that the limit on open files allows, for HTTP and as many for gRPC.
 
-    Who runs out of files cannot take connections, nor reach the store.
+    A process without free files can neither accept connections nor reach the store.
     """
     if resource is None:
         return connections

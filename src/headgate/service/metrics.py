@@ -1,4 +1,4 @@
-"""`/metrics`: what the limiter of a namespace does here, as Prometheus reads it."""
+"""`/metrics`: the metrics of a namespace's limiter in this process, for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServiceCollector(Collector):
-    """What belongs to the process, and to no namespace: it is the same on the pages of all."""
+    """Metrics of the process, which are the same for all namespaces."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -28,7 +28,7 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         failures = CounterMetricFamily(
             "headgate_auth_failures",
-            "Tokens that were refused: none was sent (missing), nobody's (unknown), expired, or without the scope.",
+            "Refused tokens: none was sent (missing), not a valid token (unknown), expired, or without the scope.",
             labels=["door", "reason"],
         )
         for labels, count in self._service.auth_failures.counts.items():
@@ -36,7 +36,7 @@ class ServiceCollector(Collector):
         yield failures
         reloads = GaugeMetricFamily(
             "headgate_last_reload_successful",
-            "1 if the file was read when it last changed; 0 if it could not be, and what was read before holds.",
+            "1 if the file was read after its last change; 0 if it could not be, and its previous contents apply.",
             labels=["file"],
         )
         for file, successful in self._service.reloads.items():
@@ -45,7 +45,7 @@ class ServiceCollector(Collector):
 
 
 class Exposition:
-    """Each namespace has its own: nobody sees what others do."""
+    """The metrics of one namespace. A token never sees those of another."""
 
     def __init__(self, limiter: RateLimiter, resources: Iterable[str], service: ServiceCollector) -> None:
         self._registry = CollectorRegistry()
@@ -58,5 +58,5 @@ class Exposition:
 
 @operation("GET", "/metrics", "read", media=TEXT)
 async def get_metrics(asked: Asked) -> bytes:
-    """Decisions, latencies, waiters, leases and the breaker of the token's namespace, in Prometheus' text format."""
+    """Get decisions, latencies, waiters, leases and the breaker of the token's namespace, in Prometheus text format."""
     return asked.service.room(asked.limiter.namespace).metrics.page()

@@ -1,4 +1,4 @@
-"""Namespaces, for those whose token has the scope `namespaces`: they concern everybody who uses the store."""
+"""Namespaces, for tokens with the scope `namespaces`: they concern all users of the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .schema import Input, Nothing, PageQuery
 
 
 class NamespaceReply(Struct):
-    """Only one that is `active` can be used."""
+    """Only an `active` namespace can be used."""
 
     name: str
     id: str
@@ -30,11 +30,11 @@ class NamespaceList(Struct):
 
 
 class PurgeForm(Input):
-    confirm: Annotated[str, Meta(max_length=256, description="The name of the namespace once more.")]
+    confirm: Annotated[str, Meta(max_length=256, description="The name of the namespace again.")]
 
 
 class Purged(Struct):
-    removed: Annotated[int, Meta(description="How many rows and records there were.")]
+    removed: Annotated[int, Meta(description="The number of rows and records removed.")]
 
 
 def _answer(namespace: Namespace) -> NamespaceReply:
@@ -43,36 +43,36 @@ def _answer(namespace: Namespace) -> NamespaceReply:
 
 @operation("GET", "/v1/namespaces", "namespaces")
 async def list_namespaces(asked: Asked, query: PageQuery) -> NamespaceList:
-    """All namespaces of the store by name, deleted ones too."""
+    """List all namespaces of the store by name, deleted ones too."""
     page = await asked.limiter.list_namespaces(limit=query.limit, cursor=read_cursor(query))
     return NamespaceList([_answer(one) for one in page], cursor_of(page))
 
 
 @operation("GET", "/v1/namespaces/{namespace}", "namespaces")
 async def get_namespace(asked: Asked, namespace: str) -> NamespaceReply:
-    """A namespace."""
+    """Get a namespace."""
     return _answer(await asked.limiter.get_namespace(namespace))
 
 
 @operation("PUT", "/v1/namespaces/{namespace}", "namespaces")
 async def register_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceReply:
-    """Register a namespace. One that is in use has registered itself."""
+    """Register a namespace. The first use of a namespace registers it too."""
     return _answer(await asked.limiter.register_namespace(namespace, actor=asked.actor))
 
 
 @operation("DELETE", "/v1/namespaces/{namespace}", "namespaces", problems=(409,))
 async def delete_namespace(asked: Asked, namespace: str) -> NamespaceReply:
-    """Let nobody use a namespace any more. What is in it stays, and comes back when it is recovered."""
+    """Delete a namespace: it can no longer be used. Its contents stay, and return when it is recovered."""
     return _answer(await asked.limiter.delete_namespace(namespace, actor=asked.actor))
 
 
 @operation("POST", "/v1/namespaces/{namespace}/recover", "namespaces", problems=(409,))
 async def recover_namespace(asked: Asked, namespace: str, body: Nothing) -> NamespaceReply:
-    """Bring a deleted namespace back."""
+    """Recover a deleted namespace."""
     return _answer(await asked.limiter.recover_namespace(namespace, actor=asked.actor))
 
 
 @operation("POST", "/v1/namespaces/{namespace}/purge", "namespaces", problems=(409,))
 async def purge_namespace(asked: Asked, namespace: str, body: PurgeForm) -> Purged:
-    """Remove a deleted namespace and all that is in it, for good."""
+    """Remove a deleted namespace and its contents permanently."""
     return Purged(await asked.limiter.purge_namespace(namespace, confirm=body.confirm, actor=asked.actor))

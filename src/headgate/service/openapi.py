@@ -16,10 +16,11 @@ from .schema import EntityId, NamespaceName, Problem, Resource
 _REF = "#/components/schemas/{name}"
 _RESPONSE = "#/components/responses/{status}"
 _PARAMETERS: dict[str, Any] = {"entity_id": EntityId, "resource": Resource, "namespace": NamespaceName}
-_LEASE_ID = {"type": "string", "pattern": "^[0-9a-f]{24}$", "description": "Of `POST /v1/acquire`."}
+_LEASE_ID = {"type": "string", "pattern": "^[0-9a-f]{24}$", "description": "From `POST /v1/acquire`."}
 _ABOUT = """\
-Rate limits for programs in any language. A token has scopes: `decide` takes and gives back, `read` looks, and `admin`
-does all, entities and limits included. It sees one namespace; `namespaces` lets it register, delete and purge any."""
+Rate limits for programs in any language. A token has scopes: `decide` allows decisions and leases, `read` allows
+reading, and `admin` allows both and changes of entities and limits. A token works in one namespace; `namespaces` allows
+it to register, delete and purge any."""
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The OpenAPI document for people: one page without scripts, that needs nothing from anywhere else."""
+"""The OpenAPI document as one HTML page, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>headgate API</title><style>{_STYLE}</style></head><body><main>"
     yield f'<h1>headgate <span class="dim">{escape(info["version"])}</span></h1>'
-    yield f'<p>{_prose(info["description"])} All of this as data: <a href="/openapi.json">openapi.json</a>.</p>'
+    yield f'<p>{_prose(info["description"])} The same as data: <a href="/openapi.json">openapi.json</a>.</p>'
     part: list[str] = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -75,7 +75,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     for name, schema in document["components"]["schemas"].items():
         yield f"<details><summary><code>{escape(name)}</code>"
         yield f'<span class="what">{_prose(schema.get("description", ""))}</span></summary>'
-        yield f'<div class="inside" id="{escape(name)}">'  # a browser opens what has the target of a link in it
+        yield f'<div class="inside" id="{escape(name)}">'  # a browser opens the details that a link points into
         yield from _fields(schema)
         yield "</div></details>"
     yield "</main></body></html>"
@@ -108,7 +108,7 @@ def _answers(responses: Mapping[str, Any]) -> Iterator[str]:
     problems = [status for status, answer in responses.items() if "$ref" in answer]
     for status in responses.keys() - set(problems):
         kinds = [_type(content["schema"]) for content in responses[status].get("content", {}).values()]
-        yield f"<p>Answer: {status} {' '.join(kinds)}</p>"
+        yield f"<p>Response: {status} {' '.join(kinds)}</p>"
     yield f'<p class="dim">Or a <a href="#Problem">Problem</a>: {", ".join(problems)}</p>'
 
 

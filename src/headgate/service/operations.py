@@ -1,4 +1,4 @@
-"""What the service can do, as a table: the routes, who may, and what is sent and answered are all read from it."""
+"""The operations of the service as a table: routes, scopes, and types of requests and responses come from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whoever asks, for a handler: the limiter and the rules of their namespace. `actor`: the name of their token."""
+    """The context of a request: the limiter and the rules of its namespace. `actor`: the name of its token."""
 
     service: Service
     limiter: RateLimiter
@@ -38,9 +38,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Operation:
-    """`scope` is what a token needs; None: anybody may. `body`, `query` and `answer` are types; None: there is none.
+    """`scope`: the scope that a token needs; None: no token is needed. `body`, `query` and `answer` are types, or None.
 
-    What is not JSON but of another media type is answered as bytes.
+    A response of another media type than JSON is `bytes`.
     """
 
     method: str
@@ -85,7 +85,7 @@ def operation(
     media: str = JSON,
     tag: str | None = None,
 ) -> Callable[[Handler], Operation]:
-    """What a handler does, as an operation. It is given what its arguments name: `body`, `query`, parts of the path."""
+    """Make an operation of a handler. Its parameters are named after what they receive: `body`, `query`, path parts."""
 
     def made(handler: Handler) -> Operation:
         kinds = get_type_hints(handler)

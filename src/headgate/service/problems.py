@@ -1,4 +1,4 @@
-"""What goes wrong, as an answer: problem details that say what to do, and nothing of what is inside."""
+"""Errors as responses: problem details that say what to do, and reveal nothing internal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATUSES: dict[type[HeadgateError], int] = {
 
 
 class ProblemError(Exception):
-    """A request that is not carried out."""
+    """A request is refused, with problem details as the response."""
 
     def __init__(self, status: int, detail: str, headers: HeaderList | None = None) -> None:
         super().__init__(detail)
@@ -43,7 +43,7 @@ class ProblemError(Exception):
 
     @classmethod
     def with_(cls, refusal: HttpRefusal) -> ProblemError:
-        """An answer that is made already."""
+        """An error with a given response."""
         refused = cls(refusal.status, "")
         refused.refusal = refusal
         return refused
@@ -56,7 +56,7 @@ def refusal_of(error: Exception) -> HttpRefusal:
         log.error("%s", error)
         return corrupt(error)
     if isinstance(error, RateLimiterUnavailable):
-        log.debug("a client was told that the store is away: %s", error)
+        log.debug("answered 503, since the store is unavailable: %s", error)
         return unavailable()
     if isinstance(error, StoreRefused):
         log_store_refused(error)
@@ -67,33 +67,34 @@ def refusal_of(error: Exception) -> HttpRefusal:
     if isinstance(error, RecursionError):
         return ProblemError(400, "the body is nested too deeply").refusal
     log.error("a request failed", exc_info=error)
-    return ProblemError(500, "the request failed; the service has written down why").refusal
+    return ProblemError(500, "the request failed; the log of the service says why").refusal
 
 
 def log_store_refused(error: StoreRefused) -> None:
-    """Once a minute: it is the same for every request."""
+    """Log it once a minute: it is the same for every request."""
     times = _minutely.times("store")
     if times:
-        log.error("the store rejects the service (%d times since the last such line): %s", times, error)
+        log.error("the store rejects the service (%d times since the last message): %s", times, error)
 
 
 def corrupt(error: CorruptState) -> HttpRefusal:
-    """It is for whoever runs the service to repair, and until then it cannot be answered."""
+    """The response until the stored data is repaired."""
     return problem(503, "", "Stored state is corrupt", corrupt_words(error), [], cause="corrupt")
 
 
 def corrupt_words(error: CorruptState) -> str:
     what = "a record" if error.record_key else f"the state of {error.entity_id!r} on {error.resource!r}"
-    mends = "" if error.record_key else "POST /v1/reset mends it, and so does "
-    return f"{what} is corrupt in the store: {mends}`headgate doctor --repair`"
+    repair = "" if error.record_key else "POST /v1/reset or "
+    return f"{what} is corrupt in the store: repair it with {repair}`headgate doctor --repair`"
 
 
 def _words(error: Exception) -> str:
-    """The library's, unless they name a function where callers have a path, or a key of the store."""
+    """The library's message, unless it names a Python function or a key of the store."""
     if isinstance(error, EntityNotFound):
-        return f"entity {error.entity_id!r} does not exist{error.why and f' ({error.why})'}; POST /v1/entities makes it"
+        why = f" ({error.why})" if error.why else ""
+        return f"entity {error.entity_id!r} does not exist{why}; create it with POST /v1/entities"
     if isinstance(error, EntityExists):
-        return f"entity {error.entity_id!r} exists already; PATCH /v1/entities/{error.entity_id} changes it"
+        return f"entity {error.entity_id!r} exists already; change it with PATCH /v1/entities/{error.entity_id}"
     if isinstance(error, VersionConflict):
-        return "it was changed by someone else in the meantime; read it again and retry"
+        return "it has changed in the meantime: read it again and retry"
     return str(error)

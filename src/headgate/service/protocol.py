@@ -1,6 +1,6 @@
-"""HTTP/1.1 by httptools, with bounds to what a client may send, and how long it may take, before its token is known.
+"""HTTP/1.1 by httptools, with bounds on what a client may send, and how slowly, before its token is checked.
 
-httptools and uvicorn have none: they keep all headers and trailers, and wait for ever for the rest of a request.
+httptools and uvicorn have none: they keep all headers and trailers, and wait forever for the rest of a request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
-MAX_BODY_BYTES = 2 * 1024 * 1024  # more than any operation reads: a client that still sends can read its refusal
+MAX_BODY_BYTES = 2 * 1024 * 1024  # more than any operation reads: a client that is still sending can read its refusal
 MAX_PIPELINED = 100
 MAX_CONNECTIONS = 2000
 READ_SECONDS = 20.0
@@ -27,17 +27,17 @@ _SENT_BYTES = 16 * 1024  # the least a client takes of an answer in the time it 
 _LARGE_HEAD = f"The head of the request is larger than {MAX_HEAD_BYTES} bytes."
 _NO_REQUEST = ("head", "idle")
 
-# What the connection waits for: a request's head, its body, our answer, or the next request.
+# What the connection waits for: a request's head, its body, our response, or the next request.
 Phase: TypeAlias = Literal["head", "body", "answer", "idle"]
 
 
 class TooMuchError(Exception):
-    """A request that is not read to its end."""
+    """A request exceeds a bound, and is not read to its end."""
 
 
 @dataclass(slots=True)
 class Bounds:
-    """What all connections of a server share. `without_request`: those that wait for one, the oldest first."""
+    """Shared by all connections of a server. `without_request`: connections that wait for a request, oldest first."""
 
     read_seconds: float = READ_SECONDS
     idle_seconds: float = IDLE_SECONDS
@@ -48,7 +48,7 @@ class Bounds:
         return {"head": self.read_seconds, "body": self.read_seconds, "answer": inf, "idle": self.idle_seconds}[phase]
 
     def protocol(self) -> Callable[..., BoundedProtocol]:
-        """What makes the protocol of a connection."""
+        """A factory for the protocol of a connection."""
 
         def made(*args: Any, **kwargs: Any) -> BoundedProtocol:
             return BoundedProtocol(self, *args, **kwargs)
@@ -57,7 +57,7 @@ class Bounds:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """`look` has to be called now and then: it closes a connection that takes too long."""
+    """`look` must be called regularly: it closes a connection that takes too long."""
 
     def __init__(self, bounds: Bounds, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,13 +102,13 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._end(408, "The request took too long.")
 
     def _has_to_wait(self) -> bool:
-        """Whether it is we who are late: a request before this one is not answered yet."""
+        """Whether the delay is ours: an earlier request has no response yet."""
         if self._phase == "body":
             return bool(self.pipeline)
         return self.cycle is not None and not self.cycle.response_complete
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether the client does not take our answer."""
+        """Whether the client does not read our response."""
         left = self.transport.get_write_buffer_size()
         if not left:
             self._unsent = None
@@ -162,12 +162,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._headers > MAX_HEADERS:
             self._stop(431, f"The request has more than {MAX_HEADERS} headers.")
         self._count_head(len(name) + len(value))
-        if self._phase == "head":  # trailers come when the request is being answered: nobody asked for them
+        if self._phase == "head":  # trailers arrive while the request is handled, and are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
-            self._stop(429, f"There are {MAX_PIPELINED} requests before this one: wait for answers.")
+            self._stop(429, f"There are {MAX_PIPELINED} requests before this one: wait for responses.")
         super().on_headers_complete()
         self._enter("body")
 
@@ -188,7 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stop(431, _LARGE_HEAD)
 
     def _stop(self, status: int, words: str) -> None:
-        """Out of the parser, which makes it an error of its own."""
+        """Leave the parser, which wraps the exception in its own."""
         self._refusal = status, words
         raise TooMuchError(words)
 
@@ -198,7 +198,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, msg)))
 
     def _refuse(self, status: int, words: str) -> None:
-        """Say why, unless the client would take it for a part of another answer, and close."""
+        """Say why and close, unless the client would take it for part of another response."""
         if not self._is_answering() and not self.transport.is_closing():
             body = words.encode("ascii")
             head = [
@@ -212,10 +212,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _is_answering(self) -> bool:
-        """Whether an answer is under way, or this request has one already."""
+        """Whether a response is being sent, or this request has one already."""
         if self.cycle is None or not self.cycle.response_started:
             return bool(self.pipeline)
         return self._phase == "body" or not self.cycle.response_complete
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: any client could fill the log."""
+        """Log nothing: any client could fill the log."""

@@ -34,11 +34,11 @@ UNKNOWN = "unknown"
 
 
 class Gone(Exception):
-    """The client does not wait for the answer any more."""
+    """The client has disconnected."""
 
 
 def read_headers(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """By name. Of one that is there twice nobody knows which is meant: it is left out."""
+    """Headers by name. A repeated header is left out, since it is ambiguous."""
     found = dict(headers)
     if len(found) < len(headers):
         for name in _repeated(name for name, _ in headers):
@@ -47,7 +47,7 @@ def read_headers(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
 
 
 def _repeated(names: Iterable[T]) -> Iterator[T]:
-    """Those that were there before, in one pass."""
+    """The repeated names, in one pass."""
     seen: set[T] = set()
     for name in names:
         if name in seen:
@@ -56,7 +56,7 @@ def _repeated(names: Iterable[T]) -> Iterator[T]:
 
 
 def check_json(headers: Headers) -> None:
-    """A page of some other site can make a browser send anything but this."""
+    """A browser does not send this content type for a page of another site."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != _JSON:
         raise ProblemError(415, "the body must be sent with the header Content-Type: application/json")
@@ -82,15 +82,15 @@ async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:
 
 
 def _too_large(most: int) -> ProblemError:
-    # The connection stays open, for whoever is still sending could not read the answer otherwise. The rest is dropped.
-    return ProblemError(413, f"the body is larger than {most:,} bytes, which is the most here")
+    # The connection stays open, so that a client that is still sending can read the response. The rest is dropped.
+    return ProblemError(413, f"the body is larger than {most:,} bytes, which is the maximum here")
 
 
 def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         found = decoder.decode(body)
         plain = msgspec.json.decode(body)
-        # What is the same when it is written again has no key twice. Other spellings are looked at in full.
+        # A text that is the same after re-encoding has no repeated key. Other spellings are checked in full.
         if msgspec.json.encode(plain) != msgspec.json.format(body, indent=-1):
             json.loads(body, object_pairs_hook=_unique)
     except msgspec.ValidationError as error:
@@ -98,7 +98,7 @@ def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     except UnicodeDecodeError as error:
         raise ProblemError(400, f"the body is not UTF-8: {error.reason}") from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise ProblemError(400, f"the body is no JSON: {error}") from None
+        raise ProblemError(400, f"the body is not JSON: {error}") from None
     return found
 
 
@@ -106,12 +106,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(_repeated(name for name, _ in pairs))
-        raise ProblemError(400, f"the key {twice[:_SHOWN]!r} is there twice")
+        raise ProblemError(400, f"the key {twice[:_SHOWN]!r} is repeated")
     return found
 
 
 def _said(message: str, body: bytes) -> str:
-    """With the value that is wrong, if it is a single one, and no secret."""
+    """The message with the wrong value, if it is a single value and not a secret."""
     match = _PLACE.search(message)
     if match is None:
         return message
@@ -140,17 +140,17 @@ def _at(path: str, value: Any) -> Any:
 
 
 def read_query(query: bytes, kind: type[T] | None) -> T | None:
-    """None if there is none to be read, and none was sent."""
+    """The query as the given type. None if the operation has no query, and none was sent."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except (ValueError, UnicodeDecodeError):
         raise ProblemError(400, "the query cannot be read") from None
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ProblemError(400, "the query names something twice")
+        raise ProblemError(400, "the query repeats a name")
     if kind is None:
         if found:
-            raise ProblemError(400, f"the query has {next(iter(found))[:_SHOWN]!r}, and none is known here")
+            raise ProblemError(400, f"unknown query parameter {next(iter(found))[:_SHOWN]!r}: there are none here")
         return None
     try:
         return msgspec.convert(found, kind, strict=False)
@@ -162,7 +162,7 @@ def read_query(query: bytes, kind: type[T] | None) -> T | None:
 
 
 def read_parameter(raw: str) -> str:
-    """A part of the path. One that others on the way might take for another path leads nowhere."""
+    """A part of the path. 404 if a proxy might take it for another path."""
     try:
         value = unquote(raw, errors="strict")
     except UnicodeDecodeError:
@@ -173,7 +173,7 @@ def read_parameter(raw: str) -> str:
 
 
 def not_found() -> ProblemError:
-    return ProblemError(404, "there is nothing at this path; /openapi.json says what there is")
+    return ProblemError(404, "nothing is at this path: /openapi.json lists all paths")
 
 
 # Pages of lists
@@ -187,7 +187,7 @@ def read_cursor(query: Paged) -> str | None:
     try:
         return base64.b64decode(query.cursor, b"-_", validate=True).decode() or None
     except (binascii.Error, ValueError):
-        raise ValidationError("cursor is none that a page has: pass it on as it is") from None
+        raise ValidationError("unknown cursor: send the cursor of a page unchanged") from None
 
 
 def cursor_of(page: Page[Any]) -> str | None:
@@ -214,7 +214,7 @@ class _Sender:
 
 
 class Clients:
-    """`proxies`: addresses and networks whose `X-Forwarded-For` is believed; of nobody else it is."""
+    """`proxies`: addresses and networks whose `X-Forwarded-For` is trusted."""
 
     def __init__(self, proxies: Iterable[str] = ()) -> None:
         self._addresses = Addresses(proxies)
@@ -224,10 +224,10 @@ class Clients:
 
 
 def is_secure(scope: Scope) -> bool:
-    """Whether the browser speaks TLS, to us or to any proxy on the way.
+    """Whether the browser uses TLS, to us or to any proxy on the way.
 
-    Each proxy may add what it knows, so that there are several values, and any may be the browser's. A cookie that is
-    Secure by mistake is not sent, and a client that lies harms only itself; one that is not could be read on the way.
+    Each proxy may add a value, and any of them may be about the browser. If in doubt, the answer is yes: a cookie that
+    is Secure by mistake is only not sent, while one that is not could be read on the way.
     """
     if scope.get("scheme") == "https":
         return True

@@ -1,4 +1,4 @@
-"""Files that are read again when they change, or when the process is told to. One that is broken changes nothing."""
+"""Files that are read again when they change, or on SIGHUP. An invalid file changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TELL_AGAIN_SECONDS = 60.0
 
 
 def stamp_of(path: str | Path) -> Stamp:
-    """Another one after every change; None if there is no such file."""
+    """A value that differs after every change of the file; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -30,10 +30,9 @@ def stamp_of(path: str | Path) -> Stamp:
 
 
 class ReloadedFile(Generic[T]):
-    """`load` reads the file and raises if it is not as it should be; `use` lets what it says hold, all or nothing.
+    """`load` reads the file, and raises if it is invalid; `use` applies its contents, all or nothing.
 
-    `read`: the stamp of the file before it was first read. `reloads` says by `name` whether it was read when it last
-    changed.
+    `read`: the stamp of the file before it was first read. `reloads` has, by `name`, whether the last reload worked.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class ReloadedFile(Generic[T]):
         reloads[name] = True
 
     def has_changed(self) -> bool:
-        """Since it was read. One that changed since the last look is still being written."""
+        """Whether it has changed since it was read, and no longer changes: it may still be being written."""
         before, self._seen = self._seen, stamp_of(self.path)
         return self._seen != self._read and self._seen == before
 
@@ -67,23 +66,23 @@ class ReloadedFile(Generic[T]):
             self._failed(error)
         else:
             self._reloads[self._name] = True
-            log.info("the %s were read again from %s", self._name, self.path)
+            log.info("reloaded the %s from %s", self._name, self.path)
 
     def _failed(self, error: Exception) -> None:
         self._reloads[self._name] = False
         self._tell_again = time.monotonic() + _TELL_AGAIN_SECONDS
         log.error(
-            "the %s could not be read again, and those read before hold: %s",
+            "the %s could not be reloaded, and the previous ones apply: %s",
             self._name,
             error,
             exc_info=None if isinstance(error, HeadgateError) else error,
         )
 
     def tell_again(self) -> None:
-        """What is broken, as long as it is: somebody believes that an edit holds."""
+        """Repeat the error while the file is invalid: its author may believe that the edit applies."""
         if not self._reloads[self._name] and time.monotonic() >= self._tell_again:
             self._tell_again = time.monotonic() + _TELL_AGAIN_SECONDS
-            log.error("the %s in force are still not those of %s", self._name, self.path)
+            log.error("the %s in use are still not those of %s", self._name, self.path)
 
 
 class Reloader:
@@ -101,7 +100,7 @@ class Reloader:
                 file.tell_again()
 
     async def reload(self) -> None:
-        """All, whether they have changed or not."""
+        """Reload all files, changed or not."""
         for file in self._files:
             await self._reload(file)
 

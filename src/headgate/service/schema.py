@@ -1,4 +1,4 @@
-"""What is sent and answered: types that read, check and write JSON, and make the OpenAPI document."""
+"""The types of requests and responses: they parse, check and write JSON, and describe it in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_LEASE_SECONDS = 86_400
 MAX_ASKS = 500
 MAX_PAGE = 1000
 
-# The limiter checks these itself, and says what is wrong in more words than a pattern could.
+# The limiter checks these too, with better messages than a pattern gives.
 _ID = {"pattern": f"^[A-Za-z0-9][{ID_CHARACTERS}]*$", "minLength": 1, "maxLength": 256}
 _NAMESPACE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@-]*$", "minLength": 1, "maxLength": 256}
 _RESOURCE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$", "minLength": 1, "maxLength": 256}
 _AMOUNTS = {"propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"}}
 
-EntityId: TypeAlias = Annotated[str, Meta(description="Who is limited.", extra_json_schema=_ID)]
-Resource: TypeAlias = Annotated[str, Meta(description="What is used.", extra_json_schema=_RESOURCE)]
-NamespaceName: TypeAlias = Annotated[str, Meta(description="All that belongs together.", extra_json_schema=_NAMESPACE)]
+EntityId: TypeAlias = Annotated[str, Meta(description="The entity that is limited.", extra_json_schema=_ID)]
+Resource: TypeAlias = Annotated[str, Meta(description="The resource that is used.", extra_json_schema=_RESOURCE)]
+NamespaceName: TypeAlias = Annotated[str, Meta(description="The name of a namespace.", extra_json_schema=_NAMESPACE)]
 Number: TypeAlias = int | float
 Amounts: TypeAlias = Annotated[
     dict[str, Number], Meta(description="Amounts by limit name, multiples of 0.001.", extra_json_schema=_AMOUNTS)
@@ -35,16 +35,16 @@ Taken: TypeAlias = Annotated[
         extra_json_schema=_AMOUNTS,
     ),
 ]
-Cursor: TypeAlias = Annotated[str, Meta(max_length=4096, description="Of the page before.")]
-Policy: TypeAlias = Annotated[OnUnavailable, Meta(description="What to do when the store is away.")]
+Cursor: TypeAlias = Annotated[str, Meta(max_length=4096, description="The `cursor` of the previous page.")]
+Policy: TypeAlias = Annotated[OnUnavailable, Meta(description="What to do when the store is unavailable.")]
 
 
 class Input(Struct, forbid_unknown_fields=True):
-    """What is sent: a field that nobody knows is a mistake."""
+    """A request. An unknown field is an error."""
 
 
 class LimitForm(Input, omit_defaults=True):
-    """A limit. Of tokens: `capacity`, `refill_amount` and `refill_period_seconds`. Of slots: `slots` and
+    """A limit. For tokens: `capacity`, `refill_amount` and `refill_period_seconds`. For slots: `slots` and
     `ttl_seconds`."""
 
     name: str
@@ -70,7 +70,7 @@ Limits: TypeAlias = Annotated[
 
 
 class AskForm(Input):
-    """What to take. Without `consume`: one of every limit. Without `limits`: the stored ones."""
+    """What to take. Without `consume`: one of every limit. Without `limits`: the stored limits."""
 
     entity_id: EntityId
     resource: Resource
@@ -79,8 +79,8 @@ class AskForm(Input):
 
 
 class LeaseForm(Input):
-    """A lease to be released, corrected or renewed by its id. Who is not heard of for `ttl_seconds` has lost it;
-    with `restore_on_expiry` its tokens come back then."""
+    """A lease that can be released, corrected or renewed by its id. It expires `ttl_seconds` after the last renewal;
+    with `restore_on_expiry` its tokens are given back then."""
 
     ttl_seconds: Annotated[float, Meta(ge=1, le=MAX_LEASE_SECONDS)] | None = None
     restore_on_expiry: bool = False
@@ -88,25 +88,25 @@ class LeaseForm(Input):
 
 class AcquireForm(AskForm):
     max_wait: Annotated[
-        float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="Wait up to so many seconds, first come, first served.")
+        float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait at most, first come, first served.")
     ] = 0
     on_unavailable: Policy | None = None
     lease: LeaseForm | None = None
 
 
 class BatchForm(Input):
-    """Each element is decided by itself. One that is a list passes or fails as a whole."""
+    """Each element is decided on its own. A list of asks passes or fails as a whole."""
 
     asks: Annotated[
         list[AskForm | Annotated[list[AskForm], Meta(min_length=1, max_length=MAX_ASKS)]],
         Meta(min_length=1, max_length=MAX_ASKS, description=f"At most {MAX_ASKS} in all."),
     ]
     on_unavailable: Policy | None = None
-    statuses: Annotated[bool, Meta(description="Answer with what each limit said, too.")] = False
+    statuses: Annotated[bool, Meta(description="Include the status of each limit in the response.")] = False
 
 
 class Status(Struct):
-    """What a limit said. `available` counts whole tokens after the decision."""
+    """The status of a limit. `available` is in whole tokens, after the decision."""
 
     entity_id: str
     resource: str
@@ -121,9 +121,9 @@ class Status(Struct):
 
 
 class Decided(Struct):
-    """`retry_after_seconds`: 0 if it is allowed, null if it never will be.
-    `degraded`: the store is away, and it was decided without it.
-    `lease_id`: of the lease that was asked for, or that holds the slots."""
+    """`retry_after_seconds`: 0 if allowed, null if the request can never pass.
+    `degraded`: decided without the store, which is unavailable.
+    `lease_id`: the lease that was requested, or that holds the slots."""
 
     allowed: bool
     retry_after_seconds: float | None
@@ -133,7 +133,7 @@ class Decided(Struct):
 
 
 class BatchDecided(Struct):
-    """`limits` only if `statuses` was asked for. `error`: it did not pass, since what is stored for it is corrupt."""
+    """`limits`: only with `statuses`. `error`: refused, because the stored state is corrupt."""
 
     allowed: bool
     retry_after_seconds: float | None
@@ -143,17 +143,17 @@ class BatchDecided(Struct):
 
 
 class BatchReply(Struct):
-    """In the order of the asks."""
+    """The decisions, in the order of the asks."""
 
     decisions: list[BatchDecided]
 
 
 class CheckForm(Input):
-    """A request as it came to an API, and who sent it. `entity_id` is the caller by its own name; the others are
-    turned into one as the middleware would. An API key is hashed, and never stored."""
+    """A request to an API, and its caller: either the `entity_id` itself, or `user`, `organisation`, `api_key` and
+    `address`, from which the caller is derived as in the middleware. An API key is hashed, and never stored."""
 
     method: Annotated[str, Meta(min_length=1, max_length=32)]
-    path: Annotated[str, Meta(min_length=1, max_length=8192, description="As it was sent, with a query or without.")]
+    path: Annotated[str, Meta(min_length=1, max_length=8192, description="As it was sent, with or without a query.")]
     entity_id: EntityId | None = None
     user: Annotated[str, Meta(max_length=1024)] | None = None
     organisation: Annotated[str, Meta(max_length=1024)] | None = None
@@ -162,7 +162,7 @@ class CheckForm(Input):
 
 
 class CheckReply(Struct):
-    """`headers` belong into the answer to the caller. If it is refused, so do `status` and `body`."""
+    """`headers` are for the response to the caller. If the request is refused, `status` and `body` are too."""
 
     allowed: bool
     status: int
@@ -174,35 +174,35 @@ class CheckReply(Struct):
 
 
 class Nothing(Input):
-    """Nothing has to be said."""
+    """An empty object."""
 
 
 class ReleaseForm(Input):
-    """Slots come back, and with `rollback` tokens too. With `amounts`: only these, and the lease goes on."""
+    """Slots are freed, and with `rollback` tokens are given back. With `amounts`: only these; the lease continues."""
 
     amounts: Amounts | None = None
     rollback: bool = False
 
 
 class AmountsForm(Input):
-    """+n was used besides, -n comes back."""
+    """A positive amount was used in addition; a negative amount is given back."""
 
     amounts: Amounts
 
 
 class Consumed(Struct):
-    consumed: Annotated[dict[str, Number], Meta(description="What the lease has taken in all.")]
+    consumed: Annotated[dict[str, Number], Meta(description="What the lease has taken in total.")]
 
 
 class Renewed(Struct):
-    ttl_seconds: Annotated[float, Meta(description="It lives so long from now on.")]
+    ttl_seconds: Annotated[float, Meta(description="Seconds until the lease expires.")]
 
 
 # Tokens without a lease
 
 
 class AdjustForm(AmountsForm):
-    """+n was used, -n comes back. It never refuses."""
+    """A positive amount was used; a negative amount is given back. Never refuses."""
 
     entity_id: EntityId
     resource: Resource
@@ -210,7 +210,7 @@ class AdjustForm(AmountsForm):
 
 
 class PenalizeForm(Input):
-    """Nothing passes for `seconds`, or only `factor` of the tokens stays, or both."""
+    """Nothing passes for `seconds`, or the tokens are multiplied by `factor`, or both."""
 
     entity_id: EntityId
     resource: Resource
@@ -225,13 +225,13 @@ class PlaceForm(Input):
 
 
 class Available(Struct):
-    available: Annotated[dict[str, int], Meta(description="Whole tokens by limit name, negative in debt.")]
+    available: Annotated[dict[str, int], Meta(description="Whole tokens by limit name; negative: a debt.")]
 
 
 class UsageQuery(Input):
     entity_id: EntityId
     resource: (
-        Annotated[str, Meta(description="Without one: all that are in use.", extra_json_schema=_RESOURCE)] | UnsetType
+        Annotated[str, Meta(description="Default: all resources in use.", extra_json_schema=_RESOURCE)] | UnsetType
     ) = UNSET
 
 
@@ -255,7 +255,7 @@ class UsageReply(Struct):
 
 
 class EntityForm(Input):
-    """`cascade`: what it takes counts on every ancestor too."""
+    """`cascade`: what it takes is also taken from every ancestor."""
 
     entity_id: EntityId
     name: Annotated[str, Meta(max_length=256)] | None = None
@@ -265,13 +265,13 @@ class EntityForm(Input):
 
 
 class EntityChange(Input, omit_defaults=True):
-    """What is given is changed. `expected_version`: only if it is (still) that one."""
+    """The fields to change. `expected_version`: change only if the entity has this version."""
 
     name: Annotated[str, Meta(max_length=256)] | UnsetType | None = UNSET
     parent_id: EntityId | UnsetType | None = UNSET
     cascade: bool | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
-    # In JSON, 1.0 is a whole number too.
+    # In JSON, 1.0 is an integer too.
     expected_version: Annotated[float, Meta(ge=1, extra_json_schema={"type": "integer"})] | None = None
 
 
@@ -290,7 +290,7 @@ class PageQuery(Input):
 
 
 class Entities(Struct):
-    """`cursor`: where the next page starts; null: this is the last one. `corrupt`: entities that cannot be read."""
+    """`cursor`: the start of the next page; null: this is the last page. `corrupt`: entities that cannot be read."""
 
     items: list[EntityReply]
     cursor: str | None
@@ -300,12 +300,12 @@ class Entities(Struct):
 # Stored limits
 
 
-Preview: TypeAlias = Annotated[bool, Meta(description="Change nothing, and answer what the change would do.")]
+Preview: TypeAlias = Annotated[bool, Meta(description="Change nothing, and report what the change would do.")]
 
 
 class LimitsForm(Input):
-    """They replace all that are stored here. `inherit`: limits of other names come from the next level.
-    `expected_version`: only if those that are stored are (still) that version."""
+    """These limits replace all that are stored here. `inherit`: limits with other names come from the next level.
+    `expected_version`: change only if the stored limits have this version."""
 
     limits: Limits
     inherit: bool = True
@@ -314,7 +314,7 @@ class LimitsForm(Input):
 
 
 class ChangeQuery(Input):
-    """`expected_version`: only if the limits that are stored here are (still) that version."""
+    """`expected_version`: change only if the stored limits have this version."""
 
     preview: Preview = False
     expected_version: Annotated[int, Meta(ge=0)] | None = None
@@ -328,8 +328,8 @@ Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "l
 
 
 class ResolvedLimitsReply(Struct):
-    """What holds. `source`: the most specific level that has any of them. `sources`: by limit name, the level it is
-    from. `on_unavailable`: the stored policy for outages."""
+    """The limits that apply. `source`: the most specific level that has any of them. `sources`: the level of each, by
+    limit name. `on_unavailable`: the stored policy for outages."""
 
     limits: list[LimitForm]
     source: Source | None
@@ -338,22 +338,22 @@ class ResolvedLimitsReply(Struct):
 
 
 class Effective(Struct):
-    """What held before a change and holds after it: for the entity on the resource. For every resource: on one without
-    limits; for everyone: an entity without limits."""
+    """The limits that apply before and after a change, for the entity on the resource. Without a resource: on one that
+    has no limits; without an entity: for one that has no limits."""
 
     before: ResolvedLimitsReply
     after: ResolvedLimitsReply
     dropped: Annotated[
         dict[str, list[str | None]],
         Meta(
-            description="Limits that no longer hold, each with the resources on which that is so; null: all without "
-            "limits of their own. To consume one is an error from then on."
+            description="Limits that no longer apply, each with the resources concerned; null: all resources without "
+            "their own limits. Consuming one is an error from then on."
         ),
     ]
 
 
 class StoredLimitsReply(Struct, kw_only=True):
-    """`version`: of those that were read; 0 if there are none. `effective`: what a change did."""
+    """`version`: of the limits that were read; 0 if there are none. `effective`: the effect of a change."""
 
     limits: list[LimitForm]
     inherit: bool
@@ -366,14 +366,13 @@ class SystemLimitsReply(StoredLimitsReply, kw_only=True):
 
 
 class DeletedReply(Struct):
-    deleted: Annotated[bool, Meta(description="false: there was nothing, or it was a preview.")]
+    deleted: Annotated[bool, Meta(description="false: nothing was stored, or this is a preview.")]
     effective: Effective
 
 
 class CustomQuery(PageQuery):
     resource: (
-        Annotated[str, Meta(description="Without one: those for every resource.", extra_json_schema=_RESOURCE)]
-        | UnsetType
+        Annotated[str, Meta(description="Default: limits on all resources.", extra_json_schema=_RESOURCE)] | UnsetType
     ) = UNSET
 
 
@@ -390,7 +389,7 @@ class Health(Struct):
 
 
 class Problem(Struct):
-    """Problem details, RFC 9457. `detail` says what was wrong, and what to do."""
+    """Problem details, RFC 9457. `detail` says what is wrong, and what to do."""
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""Running the service: HTTP and, for Envoy, gRPC in one process, until it is told to end."""
+"""Running the service: HTTP and, for Envoy, gRPC in one process, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ log = logging.getLogger("headgate")
 BIND = "127.0.0.1:8080"
 GRPC = "127.0.0.1:8081"
 OFF = "off"
-_WITH_TOKENS = "give --tokens (`headgate token NAME` makes one), or listen on 127.0.0.1"
+_WITH_TOKENS = "pass --tokens (`headgate token NAME` makes one), or listen on 127.0.0.1"
 _WITHOUT_API = "listen on 127.0.0.1, or run `headgate serve --tokens FILE`, which has the dashboard too"
 _LOOK_TICKS = 5  # of a tenth of a second
-_LATER_SECONDS = 5.0  # after the timeout: whoever is not answered by then is cut off
+_LATER_SECONDS = 5.0  # after the timeout; then open connections are closed
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddresses:
-    """Where it listens, once it does. `grpc` is None if it does not speak to Envoy."""
+    """The addresses on which the service listens. `grpc` is None if it does not serve Envoy."""
 
     http: str
     grpc: str | None
@@ -59,7 +59,7 @@ class ListenAddresses:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """What `headgate serve` is given. `grpc` None: where it usually is, if there are rules for descriptors."""
+    """The options of `headgate serve`. `grpc` None: the default address, if there are rules for descriptors."""
 
     url: str
     namespace: str = "default"
@@ -83,7 +83,7 @@ class ServeSettings:
 
 
 def serve(settings: ServeSettings, on_listening: Callable[[ListenAddresses], object]) -> None:
-    """Serve until SIGTERM or SIGINT, then answer those who are here, and return. Told twice, return at once."""
+    """Serve until SIGTERM or SIGINT, then finish open requests and return. A second signal returns at once."""
     files = _Files(settings)
     settings = replace(settings, max_connections=room_for(settings.max_connections))
     with files.http.bound() as listener:
@@ -91,10 +91,10 @@ def serve(settings: ServeSettings, on_listening: Callable[[ListenAddresses], obj
 
 
 class _Files:
-    """All that can be wrong before anything is opened."""
+    """Files and addresses, checked before anything is opened."""
 
     def __init__(self, settings: ServeSettings) -> None:
-        # Before they are read: what changes from now on has to be read again.
+        # Before they are read: a change from now on must be noticed.
         self.tokens_stamp = None if settings.tokens is None else stamp_of(settings.tokens)
         self.rules_stamp = None if settings.rules is None else stamp_of(settings.rules)
         self.stored = settings.rules == STORED
@@ -107,7 +107,7 @@ class _Files:
             if self.tokens is None and not address.is_loopback():
                 advice = _WITH_TOKENS if settings.api else _WITHOUT_API
                 raise ValidationError(
-                    f"{address} can be reached from other machines, and without tokens anybody could do everything: "
+                    f"{address} can be reached from other machines, and without tokens any client could do everything: "
                     f"{advice}"
                 )
 
@@ -118,7 +118,7 @@ class _Files:
             return Address.parse(settings.grpc or GRPC, "--grpc")
         if settings.grpc is not None:
             raise ValidationError(
-                "--grpc is for Envoy, which needs rules for descriptors: give a --rules file with some"
+                "--grpc is for Envoy, which needs rules for descriptors: pass a --rules file that has some"
             )
         return None
 
@@ -161,7 +161,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """They are for both servers."""
+        """Signals are handled for both servers together."""
         yield
 
 
@@ -201,7 +201,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
-        if self._settings.api:  # who looks at a store from a terminal ends with it
+        if self._settings.api:  # `headgate ui` ends with its terminal
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         tasks = [loop.create_task(self._reconcile()), loop.create_task(self._reloader.watch())]
         try:
@@ -253,14 +253,14 @@ class _Process:
         rules, descriptors = read
         if self._envoy is not None and not len(descriptors):
             path = self._settings.rules
-            raise ValidationError(f"{path} has no descriptors any more, and Envoy would let everything pass")
+            raise ValidationError(f"{path} has no descriptors any more: Envoy would let everything pass")
         if self._files.grpc is None and len(descriptors) and self._settings.grpc != OFF:
-            log.warning("the rules have descriptors now: start the service anew to listen for Envoy")
+            log.warning("the rules have descriptors now: restart the service to listen for Envoy")
         self._service.use_rules(rules)
         self._servicer.use(descriptors)
 
     async def _reconcile(self) -> None:
-        """Those who took a lease here may have died."""
+        """Sweep leases whose holders may have died."""
         while self._settings.reconcile_every:
             # Not all processes at the same time.
             await asyncio.sleep(self._settings.reconcile_every * random.uniform(0.8, 1.2))

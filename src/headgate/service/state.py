@@ -1,4 +1,4 @@
-"""What the service has: a limiter for each namespace, tokens, rules and bounds."""
+"""The state of the service: a limiter for each namespace, tokens, rules and bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .ui.live import LiveStats
 
 log = logging.getLogger("headgate")
 
-_READY_SECONDS = 0.5  # for so long nobody asks the store again
+_READY_SECONDS = 0.5  # between two pings of the store
 _LONGEST_HOST = 300
 _CHALLENGE = 'Bearer realm="headgate"'
 _IDENTITY = Identity(
@@ -43,7 +43,7 @@ NO_RULES = RulesFile(Rules([]), {}, {})
 
 
 class Room(NamedTuple):
-    """What there is for the tokens of one namespace."""
+    """What the tokens of one namespace use."""
 
     limiter: RateLimiter
     gate: AsyncGate | None
@@ -52,13 +52,13 @@ class Room(NamedTuple):
 
 
 class Service:
-    """`tokens`: None lets everybody do everything, and is for loopback addresses only.
+    """`tokens`: None allows every client everything, and is for loopback addresses only.
 
-    `rules`: those of a file, for all namespaces, or "stored": of each namespace its own.
-    `max_requests`: how many in a time are served for each token; None: any number.
-    `metrics_resources`: those that metrics tell apart.
-    `proxies`: addresses and networks whose `X-Forwarded-For` is believed.
-    `dashboard`: whether there are pages for people; `read_only`: whether nobody may change anything there.
+    `rules`: rules from a file, for all namespaces, or "stored": each namespace has its own.
+    `max_requests`: the rate limit of each token; None: no limit.
+    `metrics_resources`: the resources with their own labels in metrics.
+    `proxies`: addresses and networks whose `X-Forwarded-For` is trusted.
+    `dashboard`: whether the dashboard is served; `read_only`: whether it can change anything.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Service:
         metrics_resources: Iterable[str] = (),
         proxies: Iterable[str] = (),
     ) -> None:
-        # All that look at the store see one: `memory://` is another for each limiter.
+        # A name, so that all limiters of the service share one store: `memory://` is another for each.
         self.url = f"memory://service-{secrets.token_hex(8)}" if url == "memory://" else url
         self.namespace = namespace
         self.tokens = tokens
@@ -95,10 +95,10 @@ class Service:
         self._ready = (0.0, False)
         self.waiting = Waiting(max_waiting)
         self.stopping = False
-        self.room(namespace)  # what cannot be opened is said at once
+        self.room(namespace)  # raises now if the store cannot be opened
 
     def room(self, namespace: str) -> Room:
-        """There are no more of them than tokens."""
+        """The room of a namespace. There are at most as many as tokens."""
         room = self._rooms.get(namespace)
         if room is None:
             limiter = RateLimiter(self.url, namespace=namespace, hash_entity_ids=self._hash_entity_ids)
@@ -114,21 +114,21 @@ class Service:
         return room
 
     def use_rules(self, rules: RulesFile) -> None:
-        """Let other rules hold from now on, in all namespaces. If they cannot be, nothing is changed."""
+        """Apply other rules from now on, in all namespaces. If they are invalid, nothing changes."""
         rooms = {name: room._replace(gate=_gate(room.limiter, rules)) for name, room in self._rooms.items()}
         self._rules, self._rooms = rules, rooms
 
     def use_tokens(self, tokens: Tokens) -> None:
-        """Let other tokens hold from now on. Sessions of those that are gone end."""
+        """Accept other tokens from now on. Sessions of removed tokens end."""
         self.tokens = tokens
 
     def forget(self) -> None:
-        """Read stored limits and rules again before they are next obeyed."""
+        """Read stored limits and rules again before their next use."""
         for room in self._rooms.values():
             room.limiter.invalidate_config_cache()
 
     def authorize(self, presented: str | None, scope: str) -> RateLimiter | None:
-        """With which limiter whoever presents a token may do what needs the scope; None if with none."""
+        """The limiter for a token with the scope; None if the token is refused."""
         token = self._token(presented)
         if token is None:
             self.count_refused("envoy", presented, "the port for Envoy")
@@ -139,7 +139,7 @@ class Service:
         return self.room(token.namespace).limiter
 
     def count_refused(self, door: Door, presented: str | None, who: str) -> None:
-        """A token that is none, or no longer."""
+        """Count a token that is missing, unknown or expired."""
         if not presented or self.tokens is None:
             self.auth_failures.count(door, "missing", who)
         else:
@@ -151,13 +151,13 @@ class Service:
         return None if presented is None else self.tokens.find(presented)
 
     async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
-        """Whoever may do what needs the scope, or ProblemError. `request` is what ASGI calls a scope."""
+        """The context of a request with the scope, or ProblemError. `request` is the ASGI scope."""
         presented = _bearer(headers)
         token = self._token(presented)
         if token is None:
             self.count_refused("api", presented, self.clients.address(request))
             raise ProblemError(
-                401, "a valid token is needed: Authorization: Bearer <token>", [("WWW-Authenticate", _CHALLENGE)]
+                401, "a valid token is needed: send Authorization: Bearer <token>", [("WWW-Authenticate", _CHALLENGE)]
             )
         if not token.allows(scope):
             self.auth_failures.count("api", "scope", token.name)
@@ -168,17 +168,17 @@ class Service:
         return Asked(self, room.limiter, room.gate, receive, token.name)
 
     async def count(self, token: Token) -> None:
-        """One more request of a token. Refused if there are too many."""
+        """Count a request of a token. ProblemError if there are too many."""
         if self._bound is not None:
             await self._bound.check(token.name)
 
     def check_host(self, headers: Headers) -> None:
-        """Without tokens, a name that leads here is not enough: any site could have one for this machine."""
+        """Without tokens, only loopback names are accepted: any site could have a name for this machine."""
         if self.tokens is None and not _is_loopback(headers.get(b"host", b"")):
-            raise ProblemError(421, "without tokens the service answers only to localhost, 127.0.0.1 and [::1]")
+            raise ProblemError(421, "without tokens the service answers only as localhost, 127.0.0.1 or [::1]")
 
     async def ready(self) -> bool:
-        """Whether the store answers, by now or a moment ago, and the service is not about to end."""
+        """Whether the store answers, now or a moment ago, and the service is not shutting down."""
         if self.stopping:
             return False
         until, ready = self._ready
@@ -192,12 +192,12 @@ class Service:
         return ready
 
     async def reconcile(self) -> None:
-        """Let go of what dead holders of leases have kept."""
+        """Sweep expired leases in all namespaces."""
         for namespace, room in list(self._rooms.items()):
             try:
                 await room.limiter.reconcile()
             except HeadgateError as error:
-                log.warning("what dead holders keep in %r could not be looked for: %s", namespace, error)
+                log.warning("expired leases in %r could not be swept: %s", namespace, error)
 
     async def close(self) -> None:
         for room in self._rooms.values():

@@ -38,9 +38,9 @@ _FIELDS = ("name", "sha256", "token_env", "scopes", "namespace", "expires")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Whoever presents what hashes to `sha256` may do what `scopes` say, in one namespace. `admin` may do all there.
+    """A token, known by its hash, with `scopes` in one namespace. The scope `admin` includes all others there.
 
-    From `expires` on it is nobody's.
+    It is valid until `expires`.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Token:
         return self.expires is not None and datetime.now(timezone.utc) >= self.expires
 
     def allows(self, scope: str) -> bool:
-        # What is done to namespaces concerns others than those of this one, and has to be allowed by name.
+        # Changes of namespaces concern other users of the store, so `admin` does not include them.
         return scope in self.scopes or ("admin" in self.scopes and scope != "namespaces")
 
 
@@ -64,12 +64,12 @@ class Tokens:
         self._digests = [(bytes.fromhex(token.sha256), token) for token in self.all]
 
     def find(self, presented: str) -> Token | None:
-        """Whose token it is, as long as it is one."""
+        """The token, if it is known and has not expired."""
         found = self.match(presented)
         return None if found is None or found.has_expired else found
 
     def match(self, presented: str) -> Token | None:
-        """Whose it is or was. It takes the same time for all of them, and for those that are nobody's."""
+        """The token, expired or not. It takes the same time for every token, unknown ones included."""
         digest = sha256(presented.encode("utf-8", "surrogateescape")).digest()
         found = None
         for known, token in self._digests:
@@ -78,7 +78,7 @@ class Tokens:
         return found
 
     def known(self, sha256: str) -> Token | None:
-        """The token with a hash, as long as it is one."""
+        """The token with a hash, if it has not expired."""
         return next((token for token in self.all if token.sha256 == sha256 and not token.has_expired), None)
 
     def __len__(self) -> int:
@@ -106,24 +106,24 @@ def read_scopes(value: Any) -> frozenset[str]:
 
 
 def load_tokens(path: str | PathLike[str], environment: Mapping[str, str] = os.environ) -> Tokens:
-    """Read `tokens` of a `.yaml` or `.toml` file, or raise DocumentError with all that is wrong with it.
+    """Read `tokens` of a `.yaml` or `.toml` file, or raise DocumentError with all mistakes in it.
 
     Each has a `name`, `scopes`, a `namespace` if it is not "default", and `sha256`, the hash of the token, or
-    `token_env`, the environment variable that has the token itself. From `expires` on, a date or a time, it is void.
+    `token_env`, the environment variable with the token itself. It is valid until `expires`, a date or a time.
     """
     root = read_document(path)
     fields = root.fields(["tokens"], ["tokens"])
     nodes = fields["tokens"].items() if "tokens" in fields else []
     if "tokens" in fields and fields["tokens"].value == []:
-        fields["tokens"].wrong("there are no tokens, and nobody could do anything")
+        fields["tokens"].wrong("tokens is empty: no client could do anything")
     read = [(node, token) for node in nodes if (token := _token(node, environment))]
     names: set[str] = set()
     digests: set[str] = set()
     for node, token in read:
         if token.name in names:
-            node.wrong(f"there are two tokens with the name {token.name!r}")
+            node.wrong(f"two tokens have the name {token.name!r}")
         if token.sha256 in digests:
-            node.wrong(f"token {token.name!r} is the same as one before it")
+            node.wrong(f"token {token.name!r} is the same as an earlier one")
         names.add(token.name)
         digests.add(token.sha256)
     root.document.check()
@@ -133,7 +133,7 @@ def load_tokens(path: str | PathLike[str], environment: Mapping[str, str] = os.e
 def _token(node: Node, environment: Mapping[str, str]) -> Token | None:
     fields = node.fields(_FIELDS, ["name", "scopes"])
     if ("sha256" in fields) == ("token_env" in fields):
-        node.wrong("a token needs either sha256, its hash, or token_env, the environment variable that has it")
+        node.wrong("a token needs either sha256, its hash, or token_env, the environment variable that contains it")
     found: dict[str, Any] = {}
     for key, field in fields.items():
         if key == "token_env":
@@ -148,19 +148,19 @@ def _token(node: Node, environment: Mapping[str, str]) -> Token | None:
 def _from_environment(variable: Any, environment: Mapping[str, str]) -> str:
     token = environment.get(variable) if isinstance(variable, str) else None
     if token is None:
-        raise ValidationError(f"token_env: there is no environment variable {variable!r}")
+        raise ValidationError(f"token_env: the environment variable {variable!r} is not set")
     if len(token) < LEAST_CHARACTERS:
         raise ValidationError(
             f"token_env: the token in {variable} has {len(token)} characters, and fewer than {LEAST_CHARACTERS} can "
-            "be guessed: `headgate token NAME` makes a good one"
+            "be guessed: make one with `headgate token NAME`"
         )
     return hashed(token)
 
 
 def _read_sha256(value: Any) -> str:
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        # Not shown: somebody may have written the token itself.
-        raise ValidationError("sha256 must be 64 hexadecimal digits in small letters, as `headgate token NAME` prints")
+        # Not shown: it may be the token itself, by mistake.
+        raise ValidationError("sha256 must be 64 hexadecimal digits in lower case, as `headgate token NAME` prints")
     return value
 
 
@@ -185,9 +185,9 @@ _READERS = {
 
 
 class AuthFailures:
-    """A line for the first, and then one in a while for all that came since: nobody can fill the log with them.
+    """Counts refused tokens, and logs at most one line in ten seconds, so that they cannot fill the log.
 
-    A request without a token is counted only: that is what probes and lost browsers send.
+    The tokens themselves are never logged. A request without a token, as probes and browsers send, is only counted.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

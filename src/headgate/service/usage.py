@@ -1,4 +1,4 @@
-"""Looking at what is left, and correcting it."""
+"""Reading and correcting what is left of limits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .schema import AdjustForm, Available, LimitUsage, PenalizeForm, PlaceForm, 
 
 @operation("GET", "/v1/available", "read")
 async def available(asked: Asked, query: PlaceForm) -> Available:
-    """Whole tokens that could be taken now, by limit name: the lowest of the entity and its ancestors."""
+    """Get the whole tokens available now, by limit name: the lowest of the entity and its ancestors."""
     return Available(await asked.limiter.available(query.entity_id, query.resource))
 
 
 @operation("GET", "/v1/usage", "read")
 async def usage(asked: Asked, query: UsageQuery) -> UsageReply:
-    """What of an entity's own limits is used right now. With `resource` the unused ones are there too."""
+    """Get what an entity uses of its limits now. With `resource`, unused limits are included."""
     limiter = asked.limiter
     resource = None if query.resource is UNSET else query.resource
     buckets = await limiter.get_buckets(query.entity_id, resource)
@@ -37,7 +37,7 @@ async def usage(asked: Asked, query: UsageQuery) -> UsageReply:
 
 def _used(bucket: BucketStatus) -> LimitUsage:
     limit = bucket.limit
-    untouched = not limit.is_concurrent and not bucket.full_in_seconds  # what is left is rounded down
+    untouched = not limit.is_concurrent and not bucket.full_in_seconds  # `available` is rounded down
     used = 0 if untouched else from_milli(limit.capacity_milli - bucket.available * MILLI)
     return LimitUsage(
         bucket.resource,
@@ -53,13 +53,13 @@ def _used(bucket: BucketStatus) -> LimitUsage:
 
 @operation("POST", "/v1/adjust", "decide")
 async def adjust(asked: Asked, body: AdjustForm) -> None:
-    """Say what was used, after the fact and without a lease. Never refuses; counts on the ancestors too."""
+    """Report what was used, afterwards and without a lease. Never refuses; applies to the ancestors too."""
     await asked.limiter.adjust(body.entity_id, body.resource, body.amounts, limits_of(body.limits))
 
 
 @operation("POST", "/v1/penalize", "decide")
 async def penalize(asked: Asked, body: PenalizeForm) -> None:
-    """After a vendor's 429: let nothing pass for a while, or keep only a part of the tokens."""
+    """Let nothing pass for a while, or keep only a part of the tokens, for instance after a vendor's 429."""
     await asked.limiter.penalize(
         body.entity_id,
         body.resource,
@@ -72,5 +72,5 @@ async def penalize(asked: Asked, body: PenalizeForm) -> None:
 
 @operation("POST", "/v1/reset", "admin")
 async def reset(asked: Asked, body: PlaceForm) -> None:
-    """Make the buckets of an entity on a resource full again, and all its slots free."""
+    """Fill the buckets of an entity on a resource, and free all its slots."""
     await asked.limiter.reset(body.entity_id, body.resource, actor=asked.actor)

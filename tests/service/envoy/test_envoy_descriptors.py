@@ -97,14 +97,14 @@ def test_the_order_is_that_of_a_plain_search(given_: list[Any], one: str, two: s
         ({"match": "a"}, "match must be like"),
         ({"match": {"a": False}}, "write it in quotes"),
         ({"match": {"": "x"}}, "write it in quotes"),
-        ({"limits": "10 concurrent"}, "Envoy never says when one is free again"),
+        ({"limits": "10 concurrent"}, "Envoy never releases one"),
         ({"limits": "often"}, "cannot be read"),
         ({"cost": 0}, "cost must be more than zero"),
         ({"cost": 11}, "cost is 11"),
         ({"shadow": "yes"}, "shadow must be true or false"),
         ({"debt": 1}, "debt must be true or false"),
         ({"secret": "a"}, "secret must be a list of keys"),
-        ({"secret": ["b"]}, "secret names 'b', and match has no such key; it has: a"),
+        ({"secret": ["b"]}, "secret names 'b', which is not a key of match: use a"),
     ],
 )
 def test_a_rule_that_cannot_be(fields: dict[str, Any], why: str) -> None:
@@ -113,7 +113,7 @@ def test_a_rule_that_cannot_be(fields: dict[str, Any], why: str) -> None:
 
 
 def test_rules_that_cannot_be_together() -> None:
-    with pytest.raises(ValidationError, match="'r' is there twice"):
+    with pytest.raises(ValidationError, match="'r' is repeated"):
         DescriptorRules([rule(), rule(match={"b": "*"})])
     with pytest.raises(ValidationError, match="'s' would never decide: 'r' matches the same"):
         DescriptorRules([rule(), rule("s")])
@@ -178,13 +178,13 @@ descriptors:
         read(tmp_path, text)
     told = [problem.removeprefix(f"{tmp_path}/rules.yaml:").partition(": ") for problem in caught.value.problems]
     expected = [
-        ("4", "match must be of texts"),
+        ("4", "match must have strings"),
         ("5", "cannot be read"),
         ("6", "lacks 'domain'"),
         ("6", "lacks 'match'"),
         ("7", "unknown key 'domian'"),
         ("9", "cost is 2"),
-        ("18", "'d' is there twice"),
+        ("18", "'d' is repeated"),
     ]
     assert [line for line, _, _ in told] == [line for line, _ in expected]
     for (_, _, what), (_, part) in zip(told, expected):

@@ -40,13 +40,16 @@ LONG = b"x" * (MAX_VALUE_BYTES + 1)
         ({"domain": "x" * (MAX_NAME_BYTES + 1)}, "domain has 1025 bytes"),
         ({"descriptors": []}, "1 to 64 descriptors, not 0"),
         ({"descriptors": [ONE] * (MAX_DESCRIPTORS + 1)}, "1 to 64 descriptors, not 65"),
-        ({"descriptors": [ONE, {}]}, r"descriptors\[1\] has 1 to 32 entries, not 0"),
+        ({"descriptors": [ONE, {}]}, r"descriptors\[1\] must have 1 to 32 entries, not 0"),
         ({"descriptors": [{"entries": [{"key": "k"}] * (MAX_ENTRIES + 1)}]}, "1 to 32 entries, not 33"),
         (
             {"descriptors": [ONE, {"entries": [{"value": b"x"}]}]},
             r"descriptors\[1\].entries\[0\].key must not be empty",
         ),
-        ({"descriptors": [ONE, descriptor({"remote_address": LONG})]}, "value has 65537 bytes, and 65536 are allowed"),
+        (
+            {"descriptors": [ONE, descriptor({"remote_address": LONG})]},
+            "value has 65537 bytes, and the maximum is 65536",
+        ),
         ({"descriptors": [ONE, {**ONE, "limit": {"requests_per_unit": 1}}]}, r"\.limit\.unit must be SECOND"),
         ({"descriptors": [ONE, {**ONE, "limit": {"requests_per_unit": 1, "unit": 8}}]}, "YEAR, not 8"),
     ],
@@ -81,7 +84,7 @@ def test_the_store_is_away(serve: Serve) -> None:
     away = f"redis://127.0.0.1:{free_port()}/0"
     look = {**OTHER, "hits_addend": {"value": 0}}
     for asked in ([ONE], [ONE, OTHER], [look]):
-        with pytest.raises(grpc.RpcError, match="the store of the limits is away") as caught:
+        with pytest.raises(grpc.RpcError, match="the store of the limits is unavailable") as caught:
             serve(ADDRESS, url=away).ask(*asked)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     allowing = serve(ADDRESS, url=away, on_unavailable="allow")

@@ -130,7 +130,7 @@ def test_read_only_pages_have_no_forms(read_only: Site, reader: Site) -> None:
         ("", 401, "not valid"),
         ("wrong", 401, "not valid"),
         (TOKENS["late"], 401, "not valid"),
-        (TOKENS["decider"], 403, "may decide, but not look"),
+        (TOKENS["decider"], 403, "lacks the scope read or admin"),
         (TOKENS["boss"] + " x", 401, "not valid"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_namespace_sees_itself_only(served: ServeProcess, boss: Site) -> None:
     boss.post("/ui/new", entity_id="only-here", name="Only here")
     with Site(served.url, TOKENS["elsewhere"]) as other:
         assert "only-here" not in other.get("/ui/entities").text
-        assert "It has no record" in other.get("/ui/entities/only-here").text
+        assert "No record" in other.get("/ui/entities/only-here").text
         assert "only-here" not in other.get("/ui/audit").text
 
 

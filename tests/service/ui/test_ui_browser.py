@@ -193,10 +193,10 @@ def test_two_people_at_the_same_limits(browser: Browser, filled: ServeProcess) -
         first.get_by_role("button", name="Store these limits").click()
         expect(first.get_by_role("status")).to_contain_text("The limits are stored")
         second.get_by_role("button", name="Store these limits").click()
-        expect(second.get_by_role("heading", level=1)).to_have_text("Somebody else was faster")
+        expect(second.get_by_role("heading", level=1)).to_have_text("Changed in the meantime")
         expect(second.get_by_role("main")).to_contain_text("boss")
         expect(second.get_by_role("row", name="rpm")).to_contain_text("10/minute")
-        second.get_by_role("link", name="Edit them as they are now").click()
+        second.get_by_role("link", name="Edit the current limits").click()
         expect(second.get_by_label("What limit 1 allows")).to_have_value("10/minute")
 
 
@@ -211,9 +211,9 @@ def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServePr
         page.get_by_label("Name of limit 3").fill("extra")
         page.get_by_label("What limit 3 allows").fill("1/day")
         page.get_by_role("button", name="Preview the change").click()
-        expect(page.get_by_role("row", name="rpm")).to_contain_text("500/minute of the resource")
+        expect(page.get_by_role("row", name="rpm")).to_contain_text("500/minute from the resource")
         expect(page.get_by_role("row", name="rpm")).to_contain_text("7/minute its own")
-        expect(page.get_by_role("row", name="tpm")).to_contain_text("stays")
+        expect(page.get_by_role("row", name="tpm")).to_contain_text("unchanged")
         expect(page.get_by_role("alert")).to_have_count(0)
         assert _violations(page) == []
         page.get_by_role("button", name="Store these limits").click()
@@ -221,7 +221,7 @@ def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServePr
         page.get_by_label("Name of limit 2").fill("")
         page.get_by_label("What limit 2 allows").fill("")
         page.get_by_role("button", name="Preview the change").click()
-        expect(page.get_by_role("alert")).to_contain_text("extra will no longer hold for filled:in on gpt-4o")
+        expect(page.get_by_role("alert")).to_contain_text("extra will no longer apply to filled:in on gpt-4o")
         assert _violations(page) == []
         page.get_by_role("button", name="Store these limits, without extra").click()
         expect(page.get_by_role("status")).to_contain_text("The limits are stored")
@@ -231,7 +231,7 @@ def test_without_scripts(browser: Browser, filled: ServeProcess) -> None:
     """All of it works, and where numbers would move, it is said that they do not."""
     with somebody(browser, filled.url, TOKENS["boss"], java_script_enabled=False) as page:
         page.goto("/ui")
-        assert "reload it for newer ones" in (page.locator("noscript").text_content() or "")
+        assert "Reload it to update them" in (page.locator("noscript").text_content() or "")
         expect(page.get_by_role("button", name="Pause")).to_be_hidden()
         page.get_by_role("button", name="Dark colours").click()
         assert page.locator("html").get_attribute("data-theme") == "dark"
@@ -258,7 +258,7 @@ def test_light_and_dark(browser: Browser, filled: ServeProcess) -> None:
         assert page.get_by_role("button", name="Light colours").get_attribute("aria-pressed") == "true"
         page.goto("/ui/audit")
         assert lightness(page) > 220
-        page.get_by_role("button", name="Colours as the system has them").click()
+        page.get_by_role("button", name="System colours").click()
         assert lightness(page) < 40
         page.emulate_media(color_scheme="light")
         assert lightness(page) > 220
@@ -271,7 +271,7 @@ def test_the_overview_moves(browser: Browser, filled: ServeProcess) -> None:
         _refuse(api, "moving:one")
         expect(moving.get_by_role("link", name="moving:one")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
-        paused = page.get_by_role("button", name="Go on")
+        paused = page.get_by_role("button", name="Resume")
         assert paused.get_attribute("aria-pressed") == "true"
         with page.expect_response("**/ui/live"):  # what is hovered over or has the focus stays; the rest goes on
             page.mouse.move(0, 0)
@@ -300,7 +300,24 @@ def test_read_only(browser: Browser, read_only_served: ServeProcess) -> None:
         expect(page.get_by_text("read-only")).to_be_visible()
         expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
         page.goto("/ui/limits/edit")
-        expect(page.get_by_role("main")).to_contain_text("nothing can be changed here")
+        expect(page.get_by_role("main")).to_contain_text("read-only")
+
+
+def test_buckets_with_large_numbers_fit_a_desktop(browser: Browser, filled: ServeProcess) -> None:
+    desktop = {"width": 1280, "height": 900}
+    place = {"entity_id": "europe:support-bot", "resource": "embeddings/large"}
+    limits = ["rpm=2500/minute burst 3000", "tpm=2000000/minute burst 3000000"]
+    with (
+        somebody(browser, filled.url, TOKENS["reader"], viewport=desktop) as page,
+        filled.client(TOKENS["admin"]) as api,
+    ):
+        api.put("/v1/limits/entities/europe:support-bot/embeddings%2Flarge", json={"limits": limits})
+        assert api.post("/v1/acquire", json=place).json()["allowed"]
+        api.post("/v1/penalize", json={**place, "seconds": 86_000})
+        page.goto("/ui/buckets?resource=embeddings/large")
+        expect(page.get_by_text("blocked 23 h")).to_have_count(2)
+        hidden = page.locator(".scroll").evaluate("(table) => table.scrollWidth - table.clientWidth")
+        assert hidden <= 0, f"{hidden} pixels of the table are out of sight"
 
 
 # For everybody

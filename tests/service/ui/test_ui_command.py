@@ -49,7 +49,7 @@ def test_what_others_use_is_seen(site: Site, store: str) -> None:
         for _ in range(10):
             limiter.try_acquire("acme", "gpt-4o", {"rpm": 1})
         page = site.get("/ui")
-        assert "Nothing is decided in this process" in page.text
+        assert "This process makes no decisions" in page.text
         assert 'aria-label="rpm: 0 of 10 left"' in page.text
         assert "Acme" in site.get("/ui/entities").text
         site.csrf = re.findall(r'name="csrf" value="([^"]+)"', site.get("/ui/new").text)[0]

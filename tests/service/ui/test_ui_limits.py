@@ -51,19 +51,19 @@ def test_the_form_has_what_holds_and_where_it_is_from(entity: str, boss: Site) -
     form = boss.get("/ui/limits/edit", **place)
     for value in ("rpm", "10/minute", "tpm", "1000/minute"):
         assert f'value="{value}"' in form.text
-    assert text_of(form).count("of the resource") == 2
+    assert text_of(form).count("from the resource") == 2
     sent = {"name": ["rpm", "tpm", ""], "spec": ["2/minute", "1000/minute", ""]}
     preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
-    assert "rpm 10/minute of the resource 2/minute its own" in text_of(preview)
-    assert "tpm 1,000/minute of the resource 1,000/minute of the resource stays" in text_of(preview)
+    assert "rpm 10/minute from the resource 2/minute its own" in text_of(preview)
+    assert "tpm 1,000/minute from the resource 1,000/minute from the resource unchanged" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
     again = boss.get("/ui/limits/edit", **place)
     assert "stored here" in again.text
-    assert text_of(again).count("of the resource") == 1
+    assert text_of(again).count("from the resource") == 1
     assert f'name="inherited" value="{escape("tpm=1000/minute")}"' in again.text
     page = text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
     assert "full · its own" in page
-    assert "full · of the resource" in page
+    assert "full · from the resource" in page
 
 
 def test_what_is_inherited_is_not_stored_as_its_own(entity: str, boss: Site) -> None:
@@ -74,7 +74,7 @@ def test_what_is_inherited_is_not_stored_as_its_own(entity: str, boss: Site) -> 
     stored(boss, {"resource": resource}, rpm="10/minute", tpm="5000/minute")
     sent = {"name": ["rpm", "tpm"], "spec": ["2/minute", "1000/minute"]}
     preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
-    assert "5,000/minute of the resource stays" in text_of(preview)
+    assert "5,000/minute from the resource unchanged" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="5000/minute"' in boss.get("/ui/limits/edit", entity=entity, resource=resource).text
     unchanged = boss.follow(form, "/ui/limits/edit", 422, name=["rpm", "tpm"], spec=["10/minute", "1000/minute"])
@@ -88,9 +88,9 @@ def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -
     place = {"entity": entity, "resource": resource}
     sent = {"name": ["rpm", "tpm"], "spec": ["2/minute", "1000/minute"], "inherit": "no"}
     preview = boss.follow(boss.get("/ui/limits/edit", **place), "/ui/limits/edit", 200, **sent)
-    assert "tpm 1,000/minute of the resource 1,000/minute its own" in text_of(preview)
+    assert "tpm 1,000/minute from the resource 1,000/minute its own" in text_of(preview)
     assert "no longer" not in text_of(preview)
-    assert "do not hold here" in text_of(preview)
+    assert "do not apply here" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
     assert '<option value="no" selected>' in boss.get("/ui/limits/edit", **place).text
     assert "own limits only" in text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
@@ -101,14 +101,14 @@ def test_names_that_would_disappear_are_named_and_agreed_to(entity: str, boss: S
     stored(boss, place, rpm="10/minute", extra="1000/minute")
     form = boss.get("/ui/limits/edit", **place)
     preview = boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="10/minute")
-    assert f"extra will no longer hold for {entity} on {place['resource']}" in text_of(preview)
+    assert f"extra will no longer apply to {entity} on {place['resource']}" in text_of(preview)
     assert "Store these limits, without extra" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit", 200, dropped=[])
     assert 'value="extra"' in boss.get("/ui/limits/edit", **place).text, "nothing is stored that was not agreed to"
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="extra"' not in boss.get("/ui/limits/edit", **place).text
     question = boss.get("/ui/limits/delete", **place)
-    assert f"rpm will no longer hold for {entity}" in text_of(question)
+    assert f"rpm will no longer apply to {entity}" in text_of(question)
     assert "Delete the limits" in boss.follow(question, "/ui/limits/delete", 200, dropped=[]).text
     boss.follow(question, "/ui/limits/delete")
 
@@ -124,9 +124,9 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
     form = boss.get("/ui/limits/edit")
     sent = {"name": ["rpm"], "spec": ["60/minute"], "on_unavailable": "allow"}
     preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
-    assert "as each limiter says → allow" in text_of(preview)
+    assert "setting of each limiter → allow" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
-    assert "When the store is away: allow" in text_of(boss.get("/ui/limits"))
+    assert "When the store is unavailable: allow" in text_of(boss.get("/ui/limits"))
     question = boss.get("/ui/limits/delete")
     boss.follow(question, "/ui/limits/delete")
     assert "When the store is away" not in boss.get("/ui/limits").text
@@ -160,7 +160,7 @@ def test_two_at_the_same_limits(entity: str, boss: Site) -> None:
     first, second = boss.get("/ui/limits/edit", **place), boss.get("/ui/limits/edit", **place)
     boss.follow(boss.follow(first, "/ui/limits/edit", 200, name="rpm", spec="10/minute"), "/ui/limits/edit")
     late = boss.follow(second, "/ui/limits/edit", 409, name="rpm", spec="99/minute")
-    assert "Somebody else was faster" in late.text
+    assert "Changed in the meantime" in late.text
     assert "boss" in text_of(late)
     assert "10/minute its own 99/minute its own" in text_of(late)
     assert 'value="10/minute"' in boss.get("/ui/limits/edit", **place).text
@@ -209,7 +209,7 @@ def test_deleting_what_somebody_else_changed(entity: str, boss: Site) -> None:
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="2/minute"), "/ui/limits/edit")
     boss.follow(question, "/ui/limits/delete", 409)
     boss.follow(boss.get("/ui/limits/delete", entity=entity), "/ui/limits/delete")
-    assert "There are none" in boss.get("/ui/limits/delete", 404, entity=entity).text
+    assert "No limits are stored" in boss.get("/ui/limits/delete", 404, entity=entity).text
 
 
 def test_who_decides_here_knows_at_once(served: ServeProcess, boss: Site) -> None:

@@ -51,7 +51,7 @@ def test_an_entity_from_its_beginning_to_its_end(entity: str, boss: Site) -> Non
     assert "Mine" in boss.get(path_of(entity)).text
     assert "Delete it" in boss.get(path_of(entity, "delete")).text
     boss.post(path_of(entity, "delete"))
-    assert "It has no record" in boss.get(path_of(entity)).text
+    assert "No record" in boss.get(path_of(entity)).text
     events = text_of(boss.get("/ui/audit", entity=entity))
     for action in ("Entity created", "Entity updated", "Entity deleted"):
         assert action in events
@@ -109,7 +109,7 @@ def test_finding_by_the_beginning_of_an_id(boss: Site) -> None:
     found = text_of(boss.get("/ui/entities", q=prefix))
     assert all(f"{prefix}-{number}" in found for number in range(3))
     assert f"{prefix}-1" not in text_of(boss.get("/ui/entities", q=f"{prefix}-2"))
-    assert "No entity has a record" in boss.get("/ui/entities", q=f"{prefix}-9").text
+    assert "No entity with a record" in boss.get("/ui/entities", q=f"{prefix}-9").text
     boss.get("/ui/entities", 422, q=HOSTILE)
     boss.get("/ui/entities", 422, q="a#b")
 
@@ -192,6 +192,7 @@ def test_buckets_are_seen_penalized_and_reset(entity: str, served: ServeProcess,
         assert entity not in boss.get("/ui/buckets", resource="nothing").text
         form = boss.get(path_of(entity, "penalize"), resource="gpt-4o")
         sure = boss.follow(form, path_of(entity, "penalize"), 200, seconds="3600", factor="0.5")
+        assert "are refused for 3600 seconds. Its tokens are multiplied by 0.5." in text_of(sure)
         assert "blocked" not in boss.get(path_of(entity)).text
         boss.follow(sure, path_of(entity, "penalize"))
         assert "blocked for" in boss.get(path_of(entity)).text

@@ -1,1 +1,1 @@
-"""Envoy's rate limit service v3: Envoy asks with descriptors, rules say which limits they fall under."""
+"""Envoy's rate limit service v3: Envoy sends descriptors, and rules say which limits apply to them."""

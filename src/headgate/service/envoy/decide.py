@@ -1,4 +1,4 @@
-"""One question of Envoy's is one decision: all its descriptors pass, or none does."""
+"""One request from Envoy is one decision: all its descriptors pass, or none does."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class EnvoyDecision(NamedTuple):
 
 
 async def decide(limiter: RateLimiter, matches: Sequence[MatchedDescriptor]) -> EnvoyDecision:
-    """Looks come first: what they see may refuse the request, and then nothing is taken."""
+    """Looks come first: if one refuses the request, nothing is taken."""
     kinds = _by_kind(matches)
-    if not kinds["look"] and not kinds["used"]:  # as nearly always
+    if not kinds["look"] and not kinds["used"]:  # the usual case
         return await _take_all(limiter, kinds["shadow"], kinds["enforced"])
     seen = await _look_all(limiter, kinds["look"])
     if any(status.exceeded for status in _refusing(seen)):
@@ -61,7 +61,7 @@ def _refusing(found: Found) -> list[LimitStatus]:
 async def _take_all(
     limiter: RateLimiter, shadows: Sequence[MatchedDescriptor], enforced: Sequence[MatchedDescriptor]
 ) -> EnvoyDecision:
-    """In one call to the store. Shadows are decided each by itself, whatever becomes of the others."""
+    """Take in one call to the store. Each shadow is decided on its own, whatever the other decisions are."""
     asks: list[Ask | Sequence[Ask]] = [match.ask for match in shadows]
     if enforced:
         asks.append(enforced[0].ask if len(enforced) == 1 else [match.ask for match in enforced])
@@ -94,7 +94,7 @@ def _tell(limiter: RateLimiter, match: MatchedDescriptor, decision: Decision[Lea
 
 
 async def _count_all(limiter: RateLimiter, matches: Sequence[MatchedDescriptor]) -> None:
-    """Whatever is left: it was used already."""
+    """Count hits that were used already, whatever is left."""
     counting = [limiter.adjust(match.entity_id, match.resource, match.amounts, match.limits) for match in matches]
     with _unless_blocking(limiter):
         await asyncio.gather(*counting)
@@ -108,7 +108,7 @@ async def _look_all(
 
 
 async def _look(limiter: RateLimiter, match: MatchedDescriptor) -> list[LimitStatus]:
-    """Whether one hit would pass."""
+    """The statuses of one hit, without taking it."""
     needed = from_milli(match.cost_milli)
     statuses: list[LimitStatus] = []
     with _unless_blocking(limiter):
@@ -126,7 +126,7 @@ async def _look(limiter: RateLimiter, match: MatchedDescriptor) -> list[LimitSta
 
 @contextmanager
 def _unless_blocking(limiter: RateLimiter) -> Iterator[None]:
-    """The outage policy, for calls that have none of their own."""
+    """Applies the outage policy to calls without their own."""
     try:
         yield
     except RateLimiterUnavailable:

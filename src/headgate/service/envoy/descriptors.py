@@ -16,8 +16,8 @@ from .rules import DescriptorRule, DescriptorRules, Entries
 MAX_DESCRIPTORS = 64
 MAX_ENTRIES = 32
 MAX_NAME_BYTES = 1024
-# More than Envoy lets a client put into all headers of a request: a client must not be able to make it an error, which
-# Envoy may let pass.
+# More than Envoy allows in all headers of a request: a client must not be able to cause an error, which Envoy may let
+# pass.
 MAX_VALUE_BYTES = 64 * 1024
 
 _DAY_MS = 86_400_000
@@ -39,7 +39,7 @@ Kind = Literal["look", "enforced", "shadow", "used"]
 
 
 class MatchedDescriptor(NamedTuple):
-    """What a descriptor takes under one rule. No hits: it only looks whether one would pass."""
+    """What a descriptor takes under one rule. Without hits, it only checks whether one would pass."""
 
     entity_id: str
     resource: str
@@ -75,7 +75,7 @@ def match_descriptors(request: RateLimitRequest, rules: DescriptorRules) -> list
     """For each descriptor the shadows, then the rule that decides. A descriptor without matches is not limited."""
     _check(request.domain, "domain")
     if not 0 < len(request.descriptors) <= MAX_DESCRIPTORS:
-        raise ValidationError(f"a request has 1 to {MAX_DESCRIPTORS} descriptors, not {len(request.descriptors)}")
+        raise ValidationError(f"a request must have 1 to {MAX_DESCRIPTORS} descriptors, not {len(request.descriptors)}")
     return [list(_matches(request, at, descriptor, rules)) for at, descriptor in enumerate(request.descriptors)]
 
 
@@ -84,7 +84,7 @@ def _matches(
 ) -> Iterator[MatchedDescriptor]:
     entries = _entries(descriptor, f"descriptors[{at}]")
     own = _own_limit(descriptor, f"descriptors[{at}].limit")
-    # Set to zero by the descriptor is a look. The request's own zero means that it was not set.
+    # Zero in the descriptor is a look. Zero in the request means that it was not set.
     hits = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend or 1
     found = rules.find(request.domain, entries)
     for rule in found:
@@ -108,24 +108,24 @@ def _under_rule(
 def _entries(descriptor: RateLimitDescriptor, what: str) -> Entries:
     entries = [(entry.key, entry.value) for entry in descriptor.entries]
     if not 0 < len(entries) <= MAX_ENTRIES:
-        raise ValidationError(f"{what} has 1 to {MAX_ENTRIES} entries, not {len(entries)}")
+        raise ValidationError(f"{what} must have 1 to {MAX_ENTRIES} entries, not {len(entries)}")
     for at, (key, value) in enumerate(entries):
         _check(key, f"{what}.entries[{at}].key")
         if len(value) > MAX_VALUE_BYTES:
             raise ValidationError(
-                f"{what}.entries[{at}].value has {len(value)} bytes, and {MAX_VALUE_BYTES} are allowed"
+                f"{what}.entries[{at}].value has {len(value)} bytes, and the maximum is {MAX_VALUE_BYTES}"
             )
     return entries
 
 
 def _own_limit(descriptor: RateLimitDescriptor, what: str) -> Limit | None:
-    """The limit that a descriptor brings. It is named after its numbers: those of another one are counted apart."""
+    """The limit in a descriptor. It is named after its numbers, so that limits with other numbers count separately."""
     if not descriptor.HasField("limit"):
         return None
     amount, unit = descriptor.limit.requests_per_unit, _NAMES.get(descriptor.limit.unit)
     if unit is None:
         raise ValidationError(f"{what}.unit must be {', '.join(UNITS)}, not {descriptor.limit.unit}")
-    # Nothing at all may pass: one thousandth is less than a hit.
+    # Zero means that nothing may pass: one thousandth is less than a hit.
     milli = amount * MILLI or 1
     return Limit.from_stored(f"own-{amount}-{unit.lower()}", milli, milli, UNITS_MS[unit])
 
@@ -134,4 +134,4 @@ def _check(name: str, what: str) -> None:
     if not name:
         raise ValidationError(f"{what} must not be empty")
     if len(name.encode()) > MAX_NAME_BYTES:
-        raise ValidationError(f"{what} has {len(name.encode())} bytes, and {MAX_NAME_BYTES} are allowed")
+        raise ValidationError(f"{what} has {len(name.encode())} bytes, and the maximum is {MAX_NAME_BYTES}")

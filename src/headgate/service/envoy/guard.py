@@ -1,7 +1,7 @@
-"""What may be asked over gRPC before anything of a message is read.
+"""Checks of a gRPC call before its message is read.
 
-gRPC reads a message first and asks who sent it afterwards, and waits for one without end. So many that are half sent
-would take all the places there are for decisions, and Envoy may let pass what it gets no answer to.
+gRPC reads a message before it checks the sender, and waits for the message forever. Many half-sent messages would use
+up all places for decisions, and Envoy may let a request pass that gets no response.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import grpc
 
 Metadata: TypeAlias = "Sequence[tuple[str, Any]]"
 
-MAX_HEALTH_CALLS = 64  # of each kind: checks and watches do not take each other's places
+MAX_HEALTH_CALLS = 64  # of each kind, so that watches leave places for checks
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """`admits` says of the metadata of a call to `service` whether it may be made. The other one is of health: it is
-    open to all, and so it has few places, and little time for its message."""
+    """`admits` decides by the metadata whether a call to `service` is allowed. The health service is open to all
+    clients, so it has few places, and a deadline for the message."""
 
     def __init__(self, service: str, admits: Callable[[Metadata], bool], read_seconds: float) -> None:
         self._prefix = f"/{service}/"
@@ -62,11 +62,11 @@ class Guard(grpc.aio.ServerInterceptor):
 
     async def _message(self, requests: AsyncIterator[Any], context: Any, free: bool) -> Any:
         if not free:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_HEALTH_CALLS} others ask for health already")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_HEALTH_CALLS} health calls are open already")
         try:
             return await asyncio.wait_for(requests.__anext__(), self._read_seconds)
         except asyncio.TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {self._read_seconds:g} s")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message within {self._read_seconds:g} s")
         except StopAsyncIteration:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
 

@@ -1,6 +1,6 @@
-"""What the buckets of descriptors are called: readable where what Envoy sends can be, hashed where not.
+"""The names of the buckets of descriptors: readable where the values allow it, hashed otherwise.
 
-Two descriptors that differ where a rule says `*` never share a bucket, whatever bytes a client put into them.
+Two descriptors that differ where a rule has `*` never share a bucket, whatever bytes a client sends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _READABLE = re.compile(rb"(?!blake2b-)[A-Za-z0-9](?:@?[A-Za-z0-9_.:-]){0,255}") 
 
 
 def entity_of(entries: Iterable[tuple[str, bytes]], secret: Collection[str] = ()) -> str:
-    """`remote_address:10.0.0.1`, or `user:bob@@path:blake2b-...` where a value is odd, or its key is a secret one."""
+    """`remote_address:10.0.0.1`, or `user:bob@@path:blake2b-...` if a value has other characters or is secret."""
     parts = [f"{_part(key.encode())}:{_part(value, secret=key in secret)}" for key, value in entries]
     whole = _BETWEEN.join(parts)
     return _short(whole) if parts else EVERYONE
 
 
 def resource_of(domain: str, keys: Iterable[str]) -> str:
-    """`edge/path/remote_address`, of descriptors that bring their own limit. No rule has a `/` in its id."""
+    """`edge/path/remote_address`, for descriptors with their own limit. The id of a rule never contains `/`."""
     first, *others = (_part(name.encode()) for name in (domain, *keys))
     return f"{_short(first, _LONGEST // 2)}/{_short('/'.join(others), _LONGEST // 3)}"
 

@@ -26,12 +26,13 @@ class DescriptorRule:
     """Which descriptors are limited, and how.
 
     `id` names the rule, and is the resource of its buckets.
-    `match` is what the entries of a descriptor are, all of them and in this order: a value, or `*` for any, each with
-    a bucket of its own. Written as a mapping, or as a list of them if a key comes twice.
-    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. Each hit takes `cost` from every one of them.
+    `match` has all entries of a descriptor, in order: a value, or `*` for any value, each with its own bucket. It is a
+    mapping, or a list of mappings if a key is repeated.
+    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. Each hit takes `cost` from each limit.
     `shadow`: count and report, but never refuse.
-    `debt`: hits are counted whatever is left, and never refused: they say what was used already. Looking refuses.
-    `secret`: keys whose values are never stored in clear, in the whole domain.
+    `debt`: hits report what was used already; they are counted, and never refused. Requests without hits are refused
+    while the limit is exceeded.
+    `secret`: keys whose values are never stored in plain text, in the whole domain.
     """
 
     id: str
@@ -74,7 +75,7 @@ class DescriptorRule:
         put(self, "fixed", tuple(at for at, (_, value) in enumerate(self.match) if value != ANY))
         put(self, "free", tuple(at for at, (_, value) in enumerate(self.match) if value == ANY))
         for key in self.secret.difference(self.keys):
-            raise ValidationError(f"secret names {key!r}, and match has no such key; it has: {', '.join(self.keys)}")
+            raise ValidationError(f"secret names {key!r}, which is not a key of match: use {', '.join(self.keys)}")
         check_affordable(id, cost, self.limits)  # type: ignore[arg-type]
 
     @property
@@ -88,7 +89,7 @@ class DescriptorRule:
 
 
 class _Group(NamedTuple):
-    """Rules of one rank and the same keys, by the values they fix."""
+    """Rules with the same rank and keys, by their fixed values."""
 
     rank: tuple[Any, ...]
     fixed: tuple[int, ...]
@@ -98,9 +99,9 @@ class _Group(NamedTuple):
 class DescriptorRules:
     """Rules for descriptors, compiled once.
 
-    Of those with the keys of a descriptor the highest `priority` is tried first, then the one that fixes the most
-    values, then the one that fixes the earlier ones, then as they were given. The first that matches and is no `shadow`
-    decides; a shadow that matches and stands before it counts beside it.
+    Among the rules with the keys of a descriptor, the highest `priority` is tried first, then the one with the most
+    fixed values, then the one whose fixed values come first, then in the order given. The first that matches and is not
+    a `shadow` decides; matching shadows before it count too.
     """
 
     def __init__(self, rules: Iterable[DescriptorRule] = ()) -> None:
@@ -134,7 +135,7 @@ class DescriptorRules:
 
 
 def clashes(rules: Sequence[DescriptorRule]) -> Iterator[tuple[int, str]]:
-    """The rules that cannot be with one before them, by their place in the list, and why."""
+    """The rules that clash with an earlier one, by their position in the list, and the reason."""
     ids: set[str] = set()
     deciding: dict[Any, DescriptorRule] = {}
     for at, rule in enumerate(rules):
@@ -142,7 +143,7 @@ def clashes(rules: Sequence[DescriptorRule]) -> Iterator[tuple[int, str]]:
             raise ValidationError(f"descriptors must be DescriptorRule objects, not {rule!r}")
         other = rule if rule.shadow else deciding.setdefault((rule.domain, rule.match, rule.priority), rule)
         if rule.id in ids:
-            yield at, f"descriptor {rule.id!r} is there twice: each needs an id of its own"
+            yield at, f"descriptor {rule.id!r} is repeated: each needs its own id"
         elif other is not rule:
             why = f"{other.id!r} matches the same at the same priority"
             yield at, f"descriptor {rule.id!r} would never decide: {why}; join them, or change a priority"
@@ -159,14 +160,14 @@ def check_id(value: Any) -> str:
 
 def check_domain(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValidationError(f"domain must be a text, the one that Envoy's filter has, not {value!r}")
+        raise ValidationError(f"domain must be a string, the domain of Envoy's filter, not {value!r}")
     return value
 
 
 def read_match(match: Any) -> tuple[tuple[str, str], ...]:
     parts = [match] if isinstance(match, Mapping) else match
     if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Mapping) for part in parts):
-        raise ValidationError(f"match must be like {{'remote_address': '*'}}, or a list of such, not {match!r}")
+        raise ValidationError(f"match must be like {{'remote_address': '*'}}, or a list of mappings, not {match!r}")
     pairs = tuple(pair for part in parts for pair in part.items())
     if not pairs:
         raise ValidationError("match must name a key, like {'remote_address': '*'}: a descriptor has at least one")
@@ -177,15 +178,15 @@ def read_match(match: Any) -> tuple[tuple[str, str], ...]:
 
 def _check_pair(key: Any, value: Any) -> None:
     if not (isinstance(key, str) and key and isinstance(value, str)):
-        raise ValidationError(f"match must be of texts, and {key!r}: {value!r} is not: write it in quotes")
+        raise ValidationError(f"match must have strings, not {key!r}: {value!r}: write it in quotes")
 
 
 def read_tokens(limits: Any) -> tuple[Limit, ...]:
-    """What `read_limits` reads, and no slots."""
+    """What `read_limits` reads, without slots."""
     found = read_limits(limits)
     for limit in found:
         if limit.is_concurrent:
-            raise ValidationError(f"limit '{limit}' counts slots, and Envoy never says when one is free again")
+            raise ValidationError(f"limit '{limit}' counts slots, and Envoy never releases one: use a limit on tokens")
     return found
 
 
@@ -210,7 +211,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 
 
 def read_descriptors(section: Node | None) -> DescriptorRules:
-    """What `load_rules(path, sections=["descriptors"])` found there, or DocumentError with all that is wrong in it."""
+    """Read the section that `load_rules(path, sections=["descriptors"])` returned, or raise DocumentError."""
     if section is None:
         return DescriptorRules()
     read = [(node, _rule(node)) for node in section.items()]
@@ -226,5 +227,5 @@ def _rule(node: Node) -> DescriptorRule | None:
     good = [field.read(_FIELDS[key]) is not None for key, field in fields.items()]
     if not all(good) or not fields.keys() >= set(_REQUIRED):
         return None
-    # What is left to be wrong is how they go together.
+    # What can still be wrong is their combination.
     return node.attempt(DescriptorRule, **{key: field.plain() for key, field in fields.items()})

@@ -1,4 +1,4 @@
-"""A gRPC server for Envoy, with the health service that Envoy and others ask."""
+"""The gRPC server for Envoy, with the standard health service."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ...core.errors import HeadgateError
 from .guard import Guard
 from .servicer import SERVICE, RateLimitServicer
 
-# What a client can fill, headers that became values of descriptors, is far below this: see MAX_VALUE_BYTES.
+# The values that a client controls, headers that became descriptors, are far below this: see MAX_VALUE_BYTES.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_CONCURRENT = 4000
 MAX_STREAMS = 1000  # of a connection
 MAX_CONNECTIONS = 2000
 READ_SECONDS = 20.0
-IDLE_SECONDS = 1800.0  # long: Envoy may let a request pass that meets the end of its connection
+IDLE_SECONDS = 1800.0  # long: Envoy may let a request pass when its connection is closed
 MAX_BAD_PINGS = 2
 GRACE_SECONDS = 5.0
 
 
 class EnvoyServer:
-    """A server that answers. `port` is the one it got, if it was started on port 0."""
+    """A running server. `port` is the actual port, if it was started on port 0."""
 
     def __init__(self, server: Any, port: int, health_servicer: Any) -> None:
         self._server = server
@@ -31,12 +31,12 @@ class EnvoyServer:
         self.port = port
 
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Say that it is going, take no more questions, and answer those that are here for so long."""
+        """Report that it is shutting down, accept no more calls, and finish open ones within the grace period."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
 
     async def wait(self) -> None:
-        """Until it is stopped."""
+        """Wait until it is stopped."""
         await self._server.wait_for_termination()
 
 
@@ -52,7 +52,7 @@ async def start_envoy_server(
 ) -> EnvoyServer:
     """Listen on `bind`: `127.0.0.1:8081`, `[::1]:8081`, or `unix:/run/headgate.sock`.
 
-    `read_seconds`: how long a client may take to say that it speaks HTTP/2, and to ask for health.
+    `read_seconds`: how long a client may take for the HTTP/2 handshake, and to send a health request.
     """
     server = grpc.aio.server(
         interceptors=[Guard(SERVICE, servicer.admits, read_seconds)],
@@ -65,7 +65,7 @@ async def start_envoy_server(
             ("grpc.http2.settings_timeout", round(read_seconds * 1000)),
             ("grpc.max_connection_idle_ms", round(idle_seconds * 1000)),
             ("grpc.http2.max_ping_strikes", MAX_BAD_PINGS),
-            ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
+            ("grpc.so_reuseport", 0),  # a port in use is an error, and not shared
         ],
     )
     health_servicer = health.aio.HealthServicer()

@@ -39,10 +39,10 @@ _LONGEST_SECONDS = 315_576_000_000  # of a protobuf Duration: 10,000 years
 
 
 class RateLimitServicer:
-    """Answers `ShouldRateLimit` under the rules for descriptors.
+    """Answers `ShouldRateLimit` by the rules for descriptors.
 
-    `authorize` is given the bearer token (None: there was none) and the scope that is needed, and says with which
-    limiter to decide, or None if with none. `headers`: which are added to the answers that clients get.
+    `authorize` takes the bearer token, or None, and the required scope, and returns the limiter that decides, or None
+    to refuse. `headers`: which headers are added to responses.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class RateLimitServicer:
         self._headers = Headers(headers)
 
     def use(self, rules: DescriptorRules) -> None:
-        """Let other rules hold from now on."""
+        """Apply other rules from now on."""
         self._rules = rules
 
     def admits(self, metadata: Metadata) -> bool:
-        """Whether a call with this metadata would be answered: its message need not be known."""
+        """Whether a call with this metadata is allowed, whatever its message is."""
         return self._authorize(_bearer(metadata), SCOPE) is not None
 
     async def should_rate_limit(self, request: RateLimitRequest, context: Any) -> RateLimitResponse:
@@ -70,24 +70,24 @@ class RateLimitServicer:
             return reply(descriptors, decision, self._headers, limiter.clock)
         except StoreRefused as error:
             log_store_refused(error)
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the store rejects the service, which has logged why")
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the store rejects the service; its log says why")
         except ValidationError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except NamespaceNotFound as error:
             await _abort(context, grpc.StatusCode.NOT_FOUND, str(error))
         except CorruptState as error:
             log.error("%s", error)
-            await _abort(context, grpc.StatusCode.DATA_LOSS, "what is stored for a descriptor is corrupt")
+            await _abort(context, grpc.StatusCode.DATA_LOSS, "the stored state of a descriptor is corrupt")
         except RateLimiterUnavailable as error:
-            log.debug("Envoy was told that the store is away: %s", error)
-            # An error, so that Envoy does as its failure_mode_deny says.
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the store of the limits is away")
+            log.debug("answered UNAVAILABLE to Envoy, since the store is unavailable: %s", error)
+            # An error, so that Envoy applies its failure_mode_deny.
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the store of the limits is unavailable")
         except Exception:
             log.exception("a decision for Envoy failed")
-            await _abort(context, grpc.StatusCode.INTERNAL, "the decision failed; the service has written down why")
+            await _abort(context, grpc.StatusCode.INTERNAL, "the decision failed; the service's log says why")
 
     def handler(self) -> Any:
-        """To be added to a gRPC server."""
+        """The handler to add to a gRPC server."""
         method = grpc.unary_unary_rpc_method_handler(
             self.should_rate_limit,
             request_deserializer=RateLimitRequest.FromString,
@@ -112,7 +112,7 @@ async def _abort(context: Any, code: grpc.StatusCode, details: str) -> NoReturn:
 def reply(
     descriptors: Sequence[Sequence[MatchedDescriptor]], decision: EnvoyDecision, headers: Headers, clock: Clock
 ) -> RateLimitResponse:
-    """A status for each descriptor, the headers for the client, and the body if it is refused."""
+    """The response: a status for each descriptor, the headers for the client, and the body of a refusal."""
     response = RateLimitResponse(
         overall_code=RateLimitResponse.OK if decision.allowed else RateLimitResponse.OVER_LIMIT
     )
@@ -147,7 +147,7 @@ def _fill(to: RateLimitResponse.DescriptorStatus, match: MatchedDescriptor, stat
 def per_unit(limit: Limit) -> tuple[int, str]:
     """`5/10s` is 30 a MINUTE: the shortest unit, not shorter than the limit's own, in which it is a whole number.
 
-    Where there is none it is rounded down, in the first of these units.
+    If there is none, it is rounded down in the shortest of these units.
     """
     longer = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= limit.period_ms] or ["YEAR"]
     rates = [(divmod(limit.refill_milli * UNITS_MS[unit], limit.period_ms * MILLI), unit) for unit in longer]

@@ -1,4 +1,4 @@
-"""The dashboard as a part of the service: who comes is let in, or not, and gets a page, also when something fails."""
+"""The dashboard as a part of the service: access to its pages, and a page for every error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-# Not "no-referrer": with that, browsers do not say any more where a form comes from.
+# Not "no-referrer": browsers would no longer send the origin of a form.
 _SAFE: HeaderList = [
     ("Content-Security-Policy", _POLICY),
     ("Referrer-Policy", "same-origin"),
@@ -80,7 +80,7 @@ _STATUSES: dict[type[HeadgateError], int] = {
 
 
 class Dashboard:
-    """`decides`: whether this process decides anything itself, or only looks at a store that others use."""
+    """`decides`: whether this process makes decisions, or only reads a store that others use."""
 
     def __init__(self, service: Service, *, decides: bool = True) -> None:
         self.service = service
@@ -88,7 +88,7 @@ class Dashboard:
         self.decides = decides
         self.sessions = Sessions(self._known)
         self.logins = Logins()
-        # Without tokens there is nobody to log in. A form must still be from here.
+        # Without tokens there is no login, but forms still need the csrf value.
         self.anybody = LoginSession("", token_urlsafe(32), service.anybody, float("inf"))
         self._static = Static()
         self._render = Renderer(self._static)
@@ -105,7 +105,7 @@ class Dashboard:
         return [root, static, *pages, nowhere]
 
     def looks(self, namespace: str) -> RateLimiter:
-        """For the pages: it believes nothing that was read before, and takes ids as they are stored."""
+        """The limiter for the pages: without a cache, and with ids as they are stored."""
         if namespace not in self._looks:
             self._looks[namespace] = RateLimiter(self.service.url, namespace=namespace, config_cache_ttl=0)
         return self._looks[namespace]
@@ -138,7 +138,7 @@ class Dashboard:
             await _send(send, answer.status, [*_HTML, *answer.headers], body)
 
     async def _handled(self, methods: Mapping[str, PageRoute], visit: Visit, scope: Scope, receive: Receive) -> Answer:
-        # First: who came by a false name must not even see an error with a form in it.
+        # First: under a wrong host name, not even an error page with a form may be shown.
         self.service.check_host(visit.headers)
         visit.session = self._session(visit.headers)
         visit.query = Fields.read(scope["query_string"])
@@ -172,11 +172,11 @@ class Dashboard:
         if page.scope is not None and not token.allows(page.scope):
             raise ProblemError(403, f"your token, {token.name}, lacks the scope {page.scope}")
         if page.changes and self.read_only:
-            raise ProblemError(403, "this dashboard is read-only: nothing can be changed here")
+            raise ProblemError(403, "this dashboard is read-only")
 
 
 class _Endpoint:
-    """An object, which Starlette takes for an ASGI application where it would wrap a function."""
+    """An ASGI application. Starlette would wrap a plain function."""
 
     def __init__(self, answer: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._answer = answer
@@ -187,15 +187,15 @@ class _Endpoint:
 
 def _chosen(methods: Mapping[str, PageRoute], method: str) -> PageRoute:
     if not methods:
-        raise ProblemError(404, "there is no such page")
+        raise ProblemError(404, "this page does not exist")
     try:
         return methods["GET" if method == "HEAD" else method]
     except KeyError:
-        raise ProblemError(405, f"{method[:20]} cannot be done here", [("Allow", ", ".join(methods))]) from None
+        raise ProblemError(405, f"{method[:20]} is not allowed here", [("Allow", ", ".join(methods))]) from None
 
 
 def _asked_for(scope: Scope) -> str | None:
-    """Where to go on after the login. A form that was sent is lost."""
+    """Where to go after the login. A form that was sent is lost."""
     query = scope["query_string"].decode("latin-1")
     path: str = scope["path"] + (f"?{query}" if query else "")
     return path if scope["method"] == "GET" and path != ROOT else None
@@ -212,7 +212,7 @@ def _common(visit: Visit) -> dict[str, Any]:
 
 
 def _failed(error: Exception) -> Shown:
-    """What went wrong, as a page."""
+    """The page for an error."""
     headers: HeaderList = []
     if isinstance(error, ProblemError):
         status, words = error.refusal.status, str(error) or json.loads(error.refusal.body)["detail"]
@@ -221,7 +221,7 @@ def _failed(error: Exception) -> Shown:
         status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 500)
         words = words_of(error)
     else:
-        status, words = 500, "the page could not be made; the service has written down why"
+        status, words = 500, "the page could not be shown; the log of the service says why"
     if status == 500:
         log.error("a page failed", exc_info=error)
     title = HTTPStatus(status).phrase

@@ -1,6 +1,6 @@
-"""What was decided in the last minutes, and for whom: counted as it happens, in little memory, whoever asks.
+"""Decisions of the last minutes, and the entities with the most: counted as they happen, in little memory.
 
-It is a Watcher of a limiter. A decision costs it the same however many entities there are.
+`LiveStats` is a watcher of a limiter. A decision costs the same however many entities there are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 SECONDS = 300
 _MINUTES = SECONDS // 60
-_KEPT = 64  # entities that a minute remembers after it has been tidied
+_KEPT = 64  # entities that a minute keeps after a reduction
 _TOP = 8
 
 OUTCOMES = ("allowed", "refused", "degraded", "unavailable")
@@ -22,9 +22,9 @@ _INDEX = {outcome: index for index, outcome in enumerate(OUTCOMES)}
 
 
 class Top:
-    """Those who come most often: a Space-Saving sketch, which is tidied when it is twice as full as it should be.
+    """The most frequent names: a Space-Saving sketch, which is reduced to `kept` names when it has twice as many.
 
-    Each count is at least the true one, and at most `floor` more, which is at most one in `kept` of all.
+    Each count is at least the true one, and at most `floor` more, which is at most 1/`kept` of all.
     """
 
     __slots__ = ("_kept", "counts", "floor")
@@ -63,7 +63,7 @@ class _Minute:
 
 
 class Ranked(NamedTuple):
-    """`about`: others may have pushed it out for a while, and it is a little less."""
+    """`about`: the count is approximate, and the true one may be a little lower."""
 
     entity_id: str
     times: int
@@ -72,7 +72,7 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The last minutes, the newest second last and not yet over. `known_seconds`: for how long anything is known."""
+    """The last minutes. The last second is not complete yet. `known_seconds`: how long the counts go back."""
 
     outcomes: dict[str, list[int]]
     known_seconds: int
@@ -87,7 +87,7 @@ class Snapshot:
         return sum(sum(self.outcomes[outcome][-seconds - 1 : -1]) for outcome in outcomes)
 
     def rate(self, *outcomes: str, seconds: int = 10) -> float:
-        """A second, over the last that are over."""
+        """The rate per second, over the last complete seconds."""
         return self.total(*outcomes, seconds=seconds) / max(1, min(seconds, self.known_seconds))
 
 
@@ -121,7 +121,7 @@ class LiveStats:
                 second.slowest = seconds
 
     def _turn(self, number: int) -> None:
-        """Another second has begun, and with it, perhaps, another minute."""
+        """Start a new second, and perhaps a new minute."""
         self._second = self._ring[number % len(self._ring)] = _Second(number)
         number //= 60
         self._minute = self._minutes[number % len(self._minutes)]
@@ -139,13 +139,13 @@ class LiveStats:
             return Snapshot(outcomes, known, busiest, refused, *_calls(seconds))
 
     def _at(self, number: int) -> _Second:
-        """What is known of a second, which may be nothing."""
+        """The counts of a second, which may be empty."""
         second = self._ring[number % len(self._ring)]
         return second if second.number == number else _Second(number)
 
 
 def _calls(seconds: list[_Second]) -> tuple[int, int, float, float]:
-    """Calls to the store, those that failed, and the mean and the longest time of one in milliseconds."""
+    """Calls to the store, failed calls, and the mean and the longest time of a call in milliseconds."""
     calls, failed = sum(one.calls for one in seconds), sum(one.failed for one in seconds)
     taken, slowest = sum(one.seconds for one in seconds), max(one.slowest for one in seconds)
     return calls, failed, 1000 * taken / max(1, calls), 1000 * slowest

@@ -1,4 +1,4 @@
-"""The pages as a table: where each is, who may see it, and what makes it."""
+"""The pages as a table: path, scope and handler of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_FIELDS = 500
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page to be made of a template."""
+    """A page made from a template."""
 
     template: str
     context: Context = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Go on at another page, of which `done` says what has just been done."""
+    """Go to another page, which shows a message: `done` is its key."""
 
     path: str
     done: str = ""
@@ -56,7 +56,7 @@ Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
 
 
 class Fields:
-    """What a query or a form has. A field may be there more than once."""
+    """The fields of a query or a form. A field may be repeated."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
         self._pairs = pairs
@@ -66,14 +66,14 @@ class Fields:
         try:
             pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         except (ValueError, UnicodeDecodeError):
-            raise ProblemError(400, "what was sent cannot be read") from None
+            raise ProblemError(400, "the request cannot be read") from None
         return cls(pairs)
 
     def all(self, name: str) -> list[str]:
         return [value for key, value in self._pairs if key == name]
 
     def get(self, name: str) -> str:
-        """Without spaces around it; "" if it is not there."""
+        """The first value, without surrounding spaces; "" if there is none."""
         return next((value.strip() for key, value in self._pairs if key == name), "")
 
     def or_none(self, name: str) -> str | None:
@@ -82,7 +82,7 @@ class Fields:
 
 @dataclass(slots=True)
 class Visit:
-    """Somebody at a page. `secure`: by TLS. `looks` reads what is stored by now, and takes ids as they are stored."""
+    """A request for a page. `secure`: by TLS. `looks`: a limiter without a cache, with ids as they are stored."""
 
     dashboard: Dashboard
     headers: Headers
@@ -102,7 +102,7 @@ class Visit:
 
     @property
     def actor(self) -> str | None:
-        """Who changes things: the token. Without tokens, whoever runs this."""
+        """The actor in the audit trail: the token. Without tokens, the user of this process."""
         return self.token.name if self.session and self.session.session_id else None
 
     @property
@@ -119,14 +119,14 @@ class Visit:
         return self.session is not None and self.token.allows("namespaces")
 
     def changed(self) -> None:
-        """Who decides here knows it at once."""
+        """Make this process read the change at once."""
         assert self.room is not None
         self.room.limiter.invalidate_config_cache()
 
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """`scope` None: anybody may come. `changes`: nobody may while the dashboard is read-only."""
+    """`scope` None: no login is needed. `changes`: not allowed while the dashboard is read-only."""
 
     method: str
     path: str
@@ -150,7 +150,7 @@ def check_form(headers: Headers) -> None:
 
 
 def link(*parts: str, **query: str | None) -> str:
-    """A path of the dashboard. What an id has in it never becomes a part of the path."""
+    """A path of the dashboard. Characters of an id are escaped."""
     path = "/".join([ROOT, *(quote(part, safe="") for part in parts)])
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path

@@ -1,4 +1,4 @@
-"""Templates to pages. Whatever is put into one is escaped, unless this module says that it is markup."""
+"""Rendering templates. Every value is escaped, except for markup made in this module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 class Static:
-    """The files of the pages. The address of one has its hash, so that browsers may keep it for ever."""
+    """The static files. The address of each contains its hash, so that browsers can cache it forever."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[bytes, str]] = {}
@@ -71,4 +71,4 @@ class Renderer:
 
 
 def _chart(chart: TimeChart) -> Markup:
-    return Markup(chart.svg())  # it escapes what is written in it
+    return Markup(chart.svg())  # svg() escapes its texts

@@ -1,4 +1,4 @@
-"""Who is logged in. A session is known by a random id in a cookie, lives in this process, and ends with its token."""
+"""Login sessions. A session has a random id in a cookie, lives in this process, and ends with its token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _YEAR_SECONDS = 365 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class LoginSession:
-    """`csrf` is in every form: a page of another site cannot know it."""
+    """`csrf` is in every form. Pages of other sites do not know it."""
 
     session_id: str
     csrf: str
@@ -38,11 +38,11 @@ class LoginSession:
 
     def check_csrf(self, sent: str) -> None:
         if not hmac.compare_digest(self.csrf.encode(), sent.encode("utf-8", "surrogateescape")):
-            raise ProblemError(403, "the form is not from this session: go back, reload the page and send it again")
+            raise ProblemError(403, "the form is not from this session: go back, reload the page, and send it again")
 
 
 class Sessions:
-    """`find` says whether a token is still good, by its hash."""
+    """`find` returns the token with a hash, if it is still valid."""
 
     def __init__(self, find: Callable[[str], Token | None], now: Callable[[], float] = time.monotonic) -> None:
         self._find = find
@@ -73,10 +73,10 @@ class Sessions:
 
 
 class Logins:
-    """Wrong tokens, so many in a minute from one address. Headgate itself, in this process.
+    """A limit on wrong tokens per minute and address, by headgate itself, in this process.
 
-    A right token is never kept waiting, whatever was tried before it from the same address: many may share one, and a
-    token cannot be guessed, however often one tries.
+    A valid token is always accepted, whatever was tried before from the same address: many people may share an address,
+    and a token cannot be guessed, however many attempts there are.
     """
 
     def __init__(self, limiter: RateLimiter | None = None) -> None:
@@ -94,30 +94,30 @@ class Logins:
 
 
 def read_cookies(headers: Headers) -> dict[str, str]:
-    """In one pass, and as they are: no cookie of ours has quotes, and to unescape others' takes time without bound."""
+    """In one pass, without unescaping: our cookies have no quotes, and unescaping others takes unbounded time."""
     pairs = (part.partition("=") for part in headers.get(b"cookie", b"").decode("latin-1").split(";"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def session_cookie(session: LoginSession | None, *, secure: bool) -> tuple[str, str]:
-    """The header that sets it; None: that takes it away."""
+    """The header that sets the cookie; None: that deletes it."""
     value, age = (session.session_id, SESSION_SECONDS) if session else ("", 0)
     flags = f"Path={_PATH}; Max-Age={age}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
     return "Set-Cookie", f"{COOKIE}={value}; {flags}"
 
 
 def theme_cookie(theme: str) -> tuple[str, str]:
-    """Not a secret, and set by the page itself where there are scripts."""
+    """Not a secret. With scripts, the page sets it itself."""
     return "Set-Cookie", f"{THEME_COOKIE}={theme}; Path={_PATH}; Max-Age={_YEAR_SECONDS}; SameSite=Strict"
 
 
 def check_origin(headers: Headers) -> None:
-    """A form must come from a page of this service. Browsers say where it comes from, and scripts cannot change it."""
+    """A form must come from a page of this service. Browsers send its origin, and scripts cannot change it."""
     site = headers.get(b"sec-fetch-site")
     if site is None:
         origin, host = (headers.get(name, b"") for name in (b"origin", b"host"))
         same = bool(host) and origin.partition(b"://")[2] == host
     else:
-        same = site == b"same-origin"  # which holds behind a proxy that has changed the Host, too
+        same = site == b"same-origin"  # also behind a proxy that changes the Host
     if not same:
-        raise ProblemError(403, "the form comes from a page of another site, and nothing was changed")
+        raise ProblemError(403, "the form comes from another site; nothing was changed")

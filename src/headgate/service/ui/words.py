@@ -1,4 +1,4 @@
-"""How numbers, times and changes are said on the pages."""
+"""Formatting of numbers, times and changes on the pages."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ...core.limit import Limit
 from ...limiter import ResolvedLimits
 
 DONE = {
-    "limits": "The limits are stored. They hold here at once, and in other processes within a minute.",
+    "limits": "The limits are stored. They apply here at once, and in other processes within a minute.",
     "limits-deleted": "The limits are deleted.",
     "created": "The entity is created.",
-    "updated": "The entity is changed.",
+    "updated": "The entity is updated.",
     "deleted": "The entity is deleted.",
-    "reset": "The buckets are full again, and all slots free.",
-    "penalized": "The penalty holds.",
+    "reset": "The buckets are full, and all slots are free.",
+    "penalized": "The penalty is in effect.",
     "registered": "The namespace is registered.",
     "namespace-deleted": "The namespace is deleted. It can be recovered until it is purged.",
-    "recovered": "The namespace is back.",
-    "purged": "All that was stored of the namespace is gone.",
+    "recovered": "The namespace is recovered.",
+    "purged": "The namespace and all its contents are removed.",
 }
 _BRIEF = 40
 _DIGITS = re.compile(r"(?<![\w.-])\d{4,15}(?![\w.-])")
 SOURCES = {
     "entity": "its own",
     "entity_default": "its own default",
-    "resource": "of the resource",
-    "system": "of the system",
-    "limiter": "of the program",
-    None: "given by callers",
+    "resource": "from the resource",
+    "system": "from the system",
+    "limiter": "from the program",
+    None: "from the caller",
 }
 
 
@@ -45,12 +45,12 @@ def number(value: int | float) -> str:
 
 
 def grouped(value: Any) -> str:
-    """A limit, or what was one, with its large numbers in groups of digits. Not for forms: it is read, not typed."""
+    """A limit with its large numbers in groups of digits. Not for forms, where it would be typed."""
     return _DIGITS.sub(lambda found: f"{int(found[0]):,}", str(value))
 
 
 def rate(value: float) -> str:
-    """With as many digits as are worth reading."""
+    """With a sensible number of digits."""
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
@@ -81,26 +81,26 @@ def as_json(value: Any) -> str:
 
 
 def words_of(error: HeadgateError) -> str:
-    """The library's, unless they name a function, a key or an address of the store."""
+    """The library's message, unless it names a function, a key or the address of the store."""
     if isinstance(error, EntityNotFound):
         return f"entity {error.entity_id} does not exist{error.why and f' ({error.why})'}"
     if isinstance(error, EntityExists):
         return f"entity {error.entity_id} exists already"
     if isinstance(error, VersionConflict):
-        return "it was changed by someone else in the meantime: look at it again, and repeat the change"
+        return "it has changed in the meantime: check it, and repeat your change"
     if isinstance(error, RateLimiterUnavailable):
-        return "the store does not answer at the moment: try again in a while"
+        return "the store does not answer at the moment: try again later"
     return str(error)
 
 
 def brief(value: Any) -> str:
-    """Something that JSON can hold, in a few words."""
+    """A JSON value, shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 class LimitChange(NamedTuple):
-    """`kind`: added, removed, changed or same. `was_from`, `is_from`: the levels it was, and will be, from."""
+    """`kind`: added, removed, changed or same. `was_from`, `is_from`: its level before and after."""
 
     name: str
     before: str
@@ -112,7 +112,7 @@ class LimitChange(NamedTuple):
 
 
 def limit_changes(before: Iterable[Limit], after: Iterable[Limit]) -> list[LimitChange]:
-    """Those that are there already in their order, and then the new ones."""
+    """The present limits in their order, then the new ones."""
     old, new = ({limit.name: limit for limit in limits} for limits in (before, after))
     found = []
     for name in dict.fromkeys([*old, *new]):
@@ -122,7 +122,7 @@ def limit_changes(before: Iterable[Limit], after: Iterable[Limit]) -> list[Limit
 
 
 def effective_changes(before: ResolvedLimits, after: ResolvedLimits) -> list[LimitChange]:
-    """The same of what holds."""
+    """The changes of the limits that apply, with their levels."""
     return [
         change._replace(was_from=before.sources.get(change.name), is_from=after.sources.get(change.name))
         for change in limit_changes(before.limits, after.limits)
@@ -130,7 +130,7 @@ def effective_changes(before: ResolvedLimits, after: ResolvedLimits) -> list[Lim
 
 
 def _difference(was: Limit | None, will: Limit | None) -> tuple[str, str]:
-    """Of which kind it is, and how much of a change it is."""
+    """The kind of a change, and its size."""
     if was is None:
         return "added", ""
     if will is None:
@@ -161,7 +161,7 @@ class FieldChange(NamedTuple):
 
 
 def field_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[FieldChange]:
-    """What an audit event has changed, field by field; limits by their names."""
+    """The changes of an audit event, field by field; limits by name."""
     old, new = _flat(before), _flat(after)
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     return [FieldChange(name, old.get(name, ""), new.get(name, "")) for name in names]

@@ -1,4 +1,4 @@
-// Everything works without it. With it, numbers move, "/" finds, and colours change without a reload.
+// All pages work without scripts. This file refreshes numbers, adds "/" for search, and changes colours without a reload.
 "use strict";
 
 (() => {
@@ -15,7 +15,7 @@
     }
   });
 
-  // "/" finds
+  // "/" moves to the search field
   document.addEventListener("keydown", (event) => {
     const find = document.getElementById("find");
     const typing = event.target.closest("input, textarea, select");
@@ -26,7 +26,7 @@
     }
   });
 
-  // One more row for a limit
+  // Add a row for a limit
   const rows = document.querySelector("[data-rows]");
   if (rows) {
     const add = document.createElement("button");
@@ -47,7 +47,7 @@
     rows.append(add);
   }
 
-  // Who is logged in already, and came by a link from elsewhere, goes on
+  // After a link from another site the cookie was not sent: if there is a session, go on
   const login = document.querySelector("[data-login]");
   if (login) {
     fetch(login.dataset.login, { redirect: "manual", method: "HEAD" })
@@ -55,7 +55,7 @@
       .catch(() => {});
   }
 
-  // The part that moves
+  // The part that is refreshed
   const live = document.getElementById("live");
   if (!live) return;
   const pause = document.querySelector("[data-pause]");
@@ -67,11 +67,11 @@
     const fresh = new DOMParser().parseFromString(text, "text/html");
     for (const part of fresh.querySelectorAll("[data-live]")) {
       const old = live.querySelector(`[data-live="${part.dataset.live}"]`);
-      if (!old || old.contains(document.activeElement)) continue; // never take away what somebody is at
+      if (!old || old.contains(document.activeElement)) continue; // keep what has the focus
       if (part.dataset.live !== "said") {
         if (!old.matches(":hover")) old.replaceWith(document.adoptNode(part));
       } else if (Date.now() - saidAt > 30000) {
-        old.textContent = part.textContent; // said aloud, so not too often
+        old.textContent = part.textContent; // read aloud by screen readers, so not too often
         saidAt = Date.now();
       }
     }
@@ -95,7 +95,7 @@
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.setAttribute("aria-pressed", String(paused));
-    pause.textContent = paused ? "Go on" : "Pause";
+    pause.textContent = paused ? "Resume" : "Pause";
   });
   setTimeout(look, every);
 })();

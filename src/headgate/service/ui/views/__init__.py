@@ -1,4 +1,4 @@
-"""What is on the pages."""
+"""The handlers of the pages."""
 
 from . import buckets, entities, entity, limits, login, namespaces, overview
 

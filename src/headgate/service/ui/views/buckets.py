@@ -1,4 +1,4 @@
-"""Buckets: how full they are, and the two things that can be done to them."""
+"""Buckets: how full they are, resetting and penalizing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 12
 
 
 def tightest(buckets: Iterable[BucketStatus], count: int = _SHOWN) -> list[BucketStatus]:
-    """Those with the smallest part left, blocked ones first."""
+    """The buckets with the smallest share left, blocked ones first."""
 
     def room(bucket: BucketStatus) -> tuple[bool, float]:
         return not bucket.blocked_for_seconds, bucket.available / bucket.limit.capacity
@@ -25,7 +25,7 @@ def tightest(buckets: Iterable[BucketStatus], count: int = _SHOWN) -> list[Bucke
 
 @page("GET", "/buckets")
 async def buckets(visit: Visit) -> Answer:
-    """A page as the store has it: nobody has to read all of them to see some."""
+    """A page in the order of the store, so that the others need not be read."""
     resource = visit.query.or_none("resource")
     found = await visit.limiter.list_buckets(resource, cursor=read_cursor(visit.query))
     return Shown(
@@ -66,7 +66,7 @@ async def penalize(visit: Visit) -> Answer:
     try:
         seconds, factor = (_amount(text, name) for name, text in given.items())
         if seconds is None and factor is None:
-            raise ValidationError("say for how many seconds nothing passes, or which part of the tokens is left")
+            raise ValidationError("enter for how many seconds nothing passes, or which share of the tokens is left")
         if visit.form.get("step") != "confirm":
             return Shown("penalize.html", {**place, **given, "problem": "", "sure": True})
         by = visit.actor

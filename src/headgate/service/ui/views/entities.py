@@ -1,4 +1,4 @@
-"""Finding entities, and making, changing and deleting them."""
+"""Finding, creating, changing and deleting entities."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _fields(sent: Fields) -> dict[str, Any]:
     try:
         metadata = json.loads(sent.get("metadata") or "{}")
     except (ValueError, RecursionError) as error:
-        raise ValidationError(f"metadata is no JSON: {error}") from None
+        raise ValidationError(f"metadata is not JSON: {error}") from None
     return {
         "name": sent.or_none("name"),
         "parent_id": sent.or_none("parent_id"),

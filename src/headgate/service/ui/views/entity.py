@@ -1,4 +1,4 @@
-"""One entity: who it is, what holds for it, how much is left, what it used, and who changed it."""
+"""The page of an entity: its record, its limits and what is left, its usage, and its changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _entity(limiter: RateLimiter, entity_id: str) -> Entity | None:
     try:
         return await limiter.get_entity(entity_id)
     except EntityNotFound:
-        return None  # limits and buckets need none
+        return None  # limits and buckets do not need a record
 
 
 async def _ancestors(limiter: RateLimiter, below: Entity | None) -> list[Entity]:
@@ -75,7 +75,7 @@ async def _ancestors(limiter: RateLimiter, below: Entity | None) -> list[Entity]
 
 
 class Gauge(NamedTuple):
-    """A limit, its bucket, which is full if it is None, and the level it is from; None: a caller brought it."""
+    """A limit, its bucket (None: it is full) and its level (None: the caller passed it)."""
 
     limit: Limit
     bucket: BucketStatus | None
@@ -87,13 +87,13 @@ class Gauge(NamedTuple):
 
     @property
     def part(self) -> float:
-        """What is left, of 1. A debt is nothing left."""
+        """The share that is left, from 0 to 1. A debt is 0."""
         return min(1.0, max(0.0, self.available / self.limit.capacity))
 
 
 @dataclass(frozen=True, slots=True)
 class OnResource:
-    """`own`: it has some of its own here. `inherit`: and those of other levels besides."""
+    """`own`: the entity has its own limits here. `inherit`: limits of other levels apply too."""
 
     resource: str
     gauges: Sequence[Gauge]
@@ -102,7 +102,7 @@ class OnResource:
 
 
 async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
-    """Where it has limits of its own or has used something lately, and all that have limits for everyone."""
+    """Resources on which it has its own limits or recent usage, and all with limits for everyone."""
     own, buckets, everyone = await asyncio.gather(
         limiter.get_own_limits(entity_id),
         limiter.get_buckets(entity_id),
@@ -126,7 +126,7 @@ async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
 
 @dataclass(frozen=True, slots=True)
 class UsageChart:
-    """Of one limit, on all resources: a chart, its numbers, and their sum."""
+    """The usage of one limit on all resources: a chart, its numbers, and a summary."""
 
     limit_name: str
     chart: TimeChart
@@ -140,7 +140,7 @@ async def _usage(limiter: RateLimiter, entity_id: str, window: Window) -> list[U
         limiter.get_usage(entity_id, None, window, starts[0]),
         limiter.get_usage_summary(entity_id, None, window, starts[0]),
     )
-    # A resource has the same colour in all charts. Orange is for what is refused.
+    # A resource has the same colour in all charts. Orange is reserved for refusals.
     tones = dict(zip(sorted({one.resource for one in windows}), cycle(_TONES)))
     return [_used(name, window, starts, windows, tones, summary) for name, summary in summaries.items()]
 

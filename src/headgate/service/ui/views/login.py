@@ -1,4 +1,4 @@
-"""Coming and going, and what the pages look like."""
+"""Logging in and out, and the theme of the pages."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ async def login(visit: Visit) -> Answer:
     if token is None:
         visit.dashboard.service.count_refused("login", presented, visit.address)
         await visit.dashboard.logins.was_wrong(visit.address)
-        return _form(visit.form.get("next"), "This token is not valid, or no longer.", 401)
+        return _form(visit.form.get("next"), "This token is not valid, or has expired.", 401)
     if not token.allows("read"):
         visit.dashboard.service.auth_failures.count("login", "scope", token.name)
-        words = f"The token {token.name} may decide, but not look: the dashboard needs the scope read or admin."
+        words = f"The token {token.name} lacks the scope read or admin, which the dashboard needs."
         return _form(visit.form.get("next"), words, 403)
     if visit.session is not None:
-        visit.dashboard.sessions.close(visit.session)  # whoever has kept the old cookie is out
+        visit.dashboard.sessions.close(visit.session)  # the old cookie is no longer valid
     session = visit.dashboard.sessions.open(token)
     return Redirect(_next(visit.form.get("next")), headers=[session_cookie(session, secure=visit.secure)])
 
@@ -48,10 +48,10 @@ async def logout(visit: Visit) -> Answer:
 
 @page("POST", "/theme", None)
 async def theme(visit: Visit) -> Answer:
-    """For those without scripts."""
+    """For browsers without scripts."""
     chosen = visit.form.get("theme")
     if chosen not in THEMES:
-        raise ProblemError(422, f"there is no theme {chosen[:40]!r}: choose from {', '.join(THEMES)}")
+        raise ProblemError(422, f"unknown theme {chosen[:40]!r}: choose from {', '.join(THEMES)}")
     return Redirect(_next(visit.form.get("next")), headers=[theme_cookie(chosen)])
 
 
@@ -60,5 +60,5 @@ def _form(after: str, problem: str = "", status: int = 200) -> Shown:
 
 
 def _next(path: str) -> str:
-    """A page of the dashboard, wherever else a link might want to lead."""
+    """A page of the dashboard: a link must not lead to another site."""
     return path if _LOCAL.fullmatch(path) else ROOT

@@ -1,4 +1,4 @@
-"""The namespaces of the store, for those whose token has the scope `namespaces`: they concern everybody."""
+"""The namespaces of the store, for tokens with the scope `namespaces`: they concern all users of the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def delete_form(visit: Visit) -> Answer:
 @page("POST", "/namespaces/{name}/delete", "namespaces", changes=True)
 async def delete(visit: Visit) -> Answer:
     if visit.parts["name"] in (visit.dashboard.service.namespace, visit.token.namespace):
-        raise ValidationError("this is the namespace you are in, and nothing could be done here any more")
+        raise ValidationError("you are in this namespace: it cannot be deleted from here")
     await visit.limiter.delete_namespace(visit.parts["name"], actor=visit.actor)
     return Redirect(link("namespaces"), "namespace-deleted")
 
@@ -54,7 +54,7 @@ async def purge_form(visit: Visit) -> Answer:
 
 @page("POST", "/namespaces/{name}/purge", "namespaces", changes=True)
 async def purge(visit: Visit) -> Answer:
-    """Its name has to be typed. An orphan is no namespace any more, only what is left of one."""
+    """The name must be typed. An orphan is what is left of a purged namespace."""
     name, confirm = visit.parts["name"], visit.form.get("confirm")
     if confirm != name:
         return await _purge(visit, f"type {name} to confirm, exactly as it is written")

@@ -1,4 +1,4 @@
-"""The first page, which shows the present, and the audit trail. They cost the same however many entities there are."""
+"""The overview and the audit trail. They cost the same however many entities there are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def overview(visit: Visit) -> Answer:
 
 @page("GET", "/live")
 async def live(visit: Visit) -> Answer:
-    """The part that changes by itself."""
+    """The part that is refreshed."""
     return Shown("live.html", await _state(visit))
 
 
@@ -59,9 +59,9 @@ def _chart(now: Snapshot) -> TimeChart:
     others = Series("without the store", rates("degraded", "unavailable"), 4)
     if any(others.values):
         series.append(others)
-    words = f"{now.rate('allowed'):,.0f} allowed and {now.rate('refused'):,.0f} refused a second by now."
+    words = f"{now.rate('allowed'):,.0f} allowed and {now.rate('refused'):,.0f} refused per second now."
     return TimeChart(
-        "Decisions a second in the last five minutes",
+        "Decisions per second in the last five minutes",
         words,
         Moments(names, {**minutes, len(names) - 1: "now"}),
         series,
