@@ -90,7 +90,7 @@ def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -
     preview = boss.follow(boss.get("/ui/limits/edit", **place), "/ui/limits/edit", 200, **sent)
     assert "tpm 1,000/minute from the resource 1,000/minute its own" in text_of(preview)
     assert "no longer" not in text_of(preview)
-    assert "do not apply here" in text_of(preview)
+    assert "do not hold here" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
     assert '<option value="no" selected>' in boss.get("/ui/limits/edit", **place).text
     assert "own limits only" in text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
@@ -101,14 +101,14 @@ def test_names_that_would_disappear_are_named_and_agreed_to(entity: str, boss: S
     stored(boss, place, rpm="10/minute", extra="1000/minute")
     form = boss.get("/ui/limits/edit", **place)
     preview = boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="10/minute")
-    assert f"extra will no longer apply to {entity} on {place['resource']}" in text_of(preview)
+    assert f"extra will no longer hold for {entity} on {place['resource']}" in text_of(preview)
     assert "Store these limits, without extra" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit", 200, dropped=[])
     assert 'value="extra"' in boss.get("/ui/limits/edit", **place).text, "nothing is stored that was not agreed to"
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="extra"' not in boss.get("/ui/limits/edit", **place).text
     question = boss.get("/ui/limits/delete", **place)
-    assert f"rpm will no longer apply to {entity}" in text_of(question)
+    assert f"rpm will no longer hold for {entity}" in text_of(question)
     assert "Delete the limits" in boss.follow(question, "/ui/limits/delete", 200, dropped=[]).text
     boss.follow(question, "/ui/limits/delete")
 
@@ -124,9 +124,9 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
     form = boss.get("/ui/limits/edit")
     sent = {"name": ["rpm"], "spec": ["60/minute"], "on_unavailable": "allow"}
     preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
-    assert "setting of each limiter → allow" in text_of(preview)
+    assert "as each limiter says → allow" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
-    assert "When the store is unavailable: allow" in text_of(boss.get("/ui/limits"))
+    assert "When the store is away: allow" in text_of(boss.get("/ui/limits"))
     question = boss.get("/ui/limits/delete")
     boss.follow(question, "/ui/limits/delete")
     assert "When the store is away" not in boss.get("/ui/limits").text
@@ -160,7 +160,7 @@ def test_two_at_the_same_limits(entity: str, boss: Site) -> None:
     first, second = boss.get("/ui/limits/edit", **place), boss.get("/ui/limits/edit", **place)
     boss.follow(boss.follow(first, "/ui/limits/edit", 200, name="rpm", spec="10/minute"), "/ui/limits/edit")
     late = boss.follow(second, "/ui/limits/edit", 409, name="rpm", spec="99/minute")
-    assert "Changed in the meantime" in late.text
+    assert "Somebody else was faster" in late.text
     assert "boss" in text_of(late)
     assert "10/minute its own 99/minute its own" in text_of(late)
     assert 'value="10/minute"' in boss.get("/ui/limits/edit", **place).text
@@ -209,7 +209,7 @@ def test_deleting_what_somebody_else_changed(entity: str, boss: Site) -> None:
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="2/minute"), "/ui/limits/edit")
     boss.follow(question, "/ui/limits/delete", 409)
     boss.follow(boss.get("/ui/limits/delete", entity=entity), "/ui/limits/delete")
-    assert "No limits are stored" in boss.get("/ui/limits/delete", 404, entity=entity).text
+    assert "There are none" in boss.get("/ui/limits/delete", 404, entity=entity).text
 
 
 def test_who_decides_here_knows_at_once(served: ServeProcess, boss: Site) -> None:
