@@ -57,7 +57,7 @@ def threads(url: str, namespace: str, notes: Notes, workers: int) -> None:
                 notes.left(lease)
 
     with SyncRateLimiter(url, namespace=namespace, store_timeout=LONG_ENOUGH) as limiter:
-        settle = limiter._store.settle
+        settle = limiter.engine.store.settle
 
         def noted(batch: Sequence[Request], now_ms: int | None) -> Any:
             sent_ns = time.monotonic_ns()
@@ -65,7 +65,7 @@ def threads(url: str, namespace: str, notes: Notes, workers: int) -> None:
             notes.asked(batch, sent_ns)
             return answers
 
-        limiter._store.settle = noted  # type: ignore[method-assign]
+        limiter.engine.store.settle = noted  # type: ignore[method-assign]
         limiter._wire()
         running = [threading.Thread(target=work) for _ in range(workers)]
         for thread in running:
@@ -87,7 +87,7 @@ async def tasks(url: str, namespace: str, notes: Notes, workers: int) -> None:
                 notes.left(lease)
 
     async with RateLimiter(url, namespace=namespace, store_timeout=LONG_ENOUGH) as limiter:
-        store: Any = limiter._store
+        store: Any = limiter.engine.store
         settle = store.settle
 
         async def noted(batch: Sequence[Request], now_ms: int | None) -> Any:

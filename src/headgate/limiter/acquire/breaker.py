@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from ...core.errors import Contended, HeadgateError, RateLimiterUnavailable
 from ..fork import anew_after_fork
-from ..observe.events import Events
+from ..observe.observers import Observers
 
 BreakerState: TypeAlias = Literal["closed", "open", "half-open"]
 
@@ -22,9 +22,9 @@ LONGEST_PAUSE = 5.0
 class Breaker:
     """Closed: everybody may. Open: nobody, until a pause is over. Half-open: one does, the others wait for its news."""
 
-    def __init__(self, where: str, events: Events, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, where: str, observers: Observers, now: Callable[[], float] = time.monotonic) -> None:
         self._where = where
-        self.events = events
+        self._observers = observers
         self._now = now
         self._lock = threading.RLock()
         self._failures = 0
@@ -65,7 +65,7 @@ class Breaker:
             was, self.state = self.state, "closed"
             away = self._now() - self._since
         if was != "closed":
-            self.events.tell("store.up", store=self._where, away_seconds=round(away, 3))
+            self._observers.tell("store.up", store=self._where, away_seconds=round(away, 3))
 
     def ended(self, error: BaseException) -> None:
         """A call ended with an error. If that is one of the store's answers, it is there."""
@@ -92,4 +92,4 @@ class Breaker:
                 self._again_at = self._now() + self._pause * random.uniform(0.8, 1.2)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE)
         if was == "closed":
-            self.events.tell("store.down", store=self._where, why=why)
+            self._observers.tell("store.down", store=self._where, why=why)

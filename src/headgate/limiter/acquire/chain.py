@@ -13,8 +13,8 @@ from ...core.units import MILLI, amount_to_milli
 from ..leases.held_slots import RECORDED
 
 if TYPE_CHECKING:
-    from ..base import OnUnavailable
     from ..config.levels import Source
+    from .options import OnUnavailable
 
 _KEPT = 64
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is

@@ -22,7 +22,7 @@ from .. import keys
 
 if TYPE_CHECKING:
     from ..acquire.chain import Chain
-    from ..base import BaseLimiter
+    from ..engine import Engine
 
 RECORDED = f"{OWN}lease"
 OnLost = Callable[[Any], object]
@@ -142,10 +142,10 @@ def _dicts(limits: Mapping[str, Limit]) -> list[dict[str, Any]]:
     return [limit.as_dict() for limit in limits.values()]
 
 
-def taker_limits(limiter: BaseLimiter, value: Mapping[str, Any]) -> Mapping[str, Limit]:
+def taker_limits(engine: Engine, value: Mapping[str, Any]) -> Mapping[str, Limit]:
     """What the limiter that took a lease was made with: it may not be the one that looks after the lease now."""
     given = value.get("limiter_limits")
-    return limiter._limits if given is None else by_name(Limit.from_dict(limit) for limit in given)
+    return engine.limits if given is None else by_name(Limit.from_dict(limit) for limit in given)
 
 
 class LeaseRecord:

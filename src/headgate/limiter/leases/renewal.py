@@ -24,7 +24,7 @@ from ..fork import anew_after_fork
 from .held_slots import HeldSlots
 
 if TYPE_CHECKING:
-    from ..base import BaseLimiter
+    from ..engine import Engine
 
 log = logging.getLogger("headgate")
 
@@ -36,8 +36,8 @@ _LOOK_SECONDS = 1.0  # how often to see whether there is still anything to do
 class Chores:
     """What is to be done when. Safe to use from many threads."""
 
-    def __init__(self, limiter: BaseLimiter) -> None:
-        self._limiter = weakref.ref(limiter)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)
         self.after_fork()
         anew_after_fork(self)
 
@@ -68,8 +68,8 @@ class Chores:
 
     def do_plan(self) -> Plan[float | None]:
         """Do what is due, and say in how many seconds there is more; None if there is nothing left to do."""
-        limiter = self._limiter()
-        if limiter is None:
+        engine = self._engine()
+        if engine is None:
             return None
         now = time.monotonic()
         due = [hold for hold in self._all() if hold.due <= now]
@@ -84,7 +84,7 @@ class Chores:
         if self._count_at is not None and now >= self._count_at:
             self._count_at = now + BEAT_SECONDS
             try:
-                yield from limiter._fallback.count_plan(limiter._clock.now_ms())
+                yield from engine.fallback.count_plan(engine.clock.now_ms())
             except RateLimiterUnavailable:
                 pass  # the number as it was last known is what counts now
         times = [hold.due for hold in self._all()] + ([] if self._count_at is None else [self._count_at])
@@ -116,9 +116,9 @@ def _renew_plan(holds: Sequence[HeldSlots]) -> Plan[None]:
 
 
 class ThreadRenewal:
-    def __init__(self, limiter: BaseLimiter) -> None:
-        self.chores = Chores(limiter)
-        self._limiter = weakref.ref(limiter)
+    def __init__(self, engine: Engine) -> None:
+        self.chores = Chores(engine)
+        self._engine = weakref.ref(engine)
         self.after_fork()
         anew_after_fork(self)
 
@@ -158,11 +158,11 @@ class ThreadRenewal:
                     return
 
     def _do(self) -> float | None:
-        limiter: Any = self._limiter()
-        if limiter is None or limiter._closed:
+        engine: Any = self._engine()
+        if engine is None or engine.closed:
             return None
         try:
-            return run(self.chores.do_plan(), limiter._perform)
+            return run(self.chores.do_plan(), engine.perform)
         except LimiterClosed:
             return None
         except Exception as error:
@@ -176,9 +176,9 @@ class ThreadRenewal:
 
 
 class TaskRenewal:
-    def __init__(self, limiter: BaseLimiter) -> None:
-        self.chores = Chores(limiter)
-        self._limiter = weakref.ref(limiter)
+    def __init__(self, engine: Engine) -> None:
+        self.chores = Chores(engine)
+        self._engine = weakref.ref(engine)
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._asleep_until = math.inf
@@ -203,11 +203,11 @@ class TaskRenewal:
                 return
 
     async def _do(self) -> float | None:
-        limiter: Any = self._limiter()
-        if limiter is None or limiter._closed:
+        engine: Any = self._engine()
+        if engine is None or engine.closed:
             return None
         try:
-            return await arun(self.chores.do_plan(), limiter._perform)
+            return await arun(self.chores.do_plan(), engine.perform)
         except LimiterClosed:
             return None
         except Exception as error:

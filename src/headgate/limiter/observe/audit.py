@@ -23,7 +23,7 @@ from ...plan import ListRecords, Plan, WriteRecords
 from .. import keys
 
 if TYPE_CHECKING:
-    from ..base import BaseLimiter
+    from ..engine import Engine
 
 log = logging.getLogger("headgate")
 
@@ -86,7 +86,7 @@ def check_actor(value: Any) -> str:
 
 
 def told(
-    limiter: BaseLimiter,
+    engine: Engine,
     action: Action,
     *,
     entity_id: str | None = None,
@@ -100,15 +100,15 @@ def told(
 
     `namespace`: of an event about a namespace itself, which outlives it.
     """
-    by = limiter.actor if actor is None else check_actor(actor)
-    if not limiter.audit_ms:
+    by = engine.actor if actor is None else check_actor(actor)
+    if not engine.audit_ms:
         return []
-    at_ms = limiter._clock.now_ms()
+    at_ms = engine.clock.now_ms()
     value = {
         "at_ms": at_ms,
         "actor": by,
         "action": action,
-        "namespace": namespace or limiter.namespace,
+        "namespace": namespace or engine.namespace,
         "entity_id": entity_id,
         "resource": resource,
         "before": before,
@@ -117,15 +117,15 @@ def told(
     # Records are listed in order, and the newest is to be the first.
     order = _MOST_TOLD - 1 - next(_told) % _MOST_TOLD
     event_id = f"{_LAST_MS - at_ms:015d}{order:09d}{secrets.token_hex(4)}"
-    kept_in = limiter.namespace if namespace is None else REGISTRY
+    kept_in = engine.namespace if namespace is None else REGISTRY
     places = [keys.audit_key(kept_in, event_id)]
     if entity_id is not None:
         places.append(keys.audited_key(kept_in, entity_id, event_id))
-    return [Put(place, value, expires_at_ms=at_ms + limiter.audit_ms) for place in places]
+    return [Put(place, value, expires_at_ms=at_ms + engine.audit_ms) for place in places]
 
 
 def tell_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     action: Action,
     do: Iterable[Any],
     *,
@@ -136,7 +136,7 @@ def tell_plan(
     actor: str | None = None,
 ) -> Plan[None]:
     """Do what is not a change of records. What cannot be told is not done, and what was not done is not told."""
-    event = told(limiter, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
+    event = told(engine, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
     if event:
         yield from WriteRecords(event)
     try:
@@ -161,18 +161,16 @@ def _correct_plan(event: Sequence[Put], *, in_doubt: bool) -> Plan[None]:
 
 
 def get_audit_events_plan(
-    limiter: BaseLimiter, entity_id: str | None = None, *, limit: int = 100, cursor: str | None = None
+    engine: Engine, entity_id: str | None = None, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[AuditEvent]]:
     """Who changed what, the newest first: of an entity, or of everything in the namespace."""
-    prefix = keys.audit_prefix(limiter.namespace)
+    prefix = keys.audit_prefix(engine.namespace)
     if entity_id is not None:
-        prefix = keys.audited_prefix(limiter.namespace, limiter._stored_id(entity_id))
+        prefix = keys.audited_prefix(engine.namespace, engine.stored_id(entity_id))
     return (yield from _list_plan(prefix, limit, cursor))
 
 
-def get_namespace_events_plan(
-    limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None
-) -> Plan[Page[AuditEvent]]:
+def get_namespace_events_plan(engine: Engine, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[AuditEvent]]:
     """Who registered, deleted, recovered and purged namespaces of the store, the newest first."""
     return (yield from _list_plan(keys.audit_prefix(REGISTRY), limit, cursor))
 

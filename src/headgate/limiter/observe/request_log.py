@@ -28,7 +28,7 @@ from zlib import crc32
 from ...core.errors import ValidationError
 from ..clock import Clock
 from ..fork import anew_after_fork
-from .events import Event
+from .observers import Event
 
 log = logging.getLogger("headgate")
 

@@ -13,7 +13,7 @@ from ...core.units import MAX_PERIOD_MS, MILLI
 from ...plan import Plan, Settle
 from ..acquire.chain import Chain
 from ..acquire.tokens import penalize_chain_plan
-from ..base import BaseLimiter
+from ..engine import Engine
 from .headers import Reading, read_headers
 
 # What vendors count, and what limits on it are usually called. A limit may also be called as the vendor does.
@@ -29,8 +29,8 @@ class VendorSync:
     penalized_seconds: float | None = None
 
 
-def learn_plan(limiter: BaseLimiter, chain: Chain, response: Any, names: Mapping[str, str] | None) -> Plan[VendorSync]:
-    headers = read_headers(response, limiter._clock.now_ms())
+def learn_plan(engine: Engine, chain: Chain, response: Any, names: Mapping[str, str] | None) -> Plan[VendorSync]:
+    headers = read_headers(response, engine.clock.now_ms())
     own = chain.limits()
     readings: dict[str, Reading] = {}
     for kind, reading in headers.readings.items():
@@ -52,7 +52,7 @@ def learn_plan(limiter: BaseLimiter, chain: Chain, response: Any, names: Mapping
     yield from penalize_chain_plan(chain, block_ms)
     _, stored_id, resource = parse_bucket_key(chain.keys[0])
     fields = {"seconds": block_ms / MILLI, "factor": None}
-    limiter.events.tell("penalized", entity_id=stored_id, resource=resource, **fields)
+    engine.observers.tell("penalized", entity_id=stored_id, resource=resource, **fields)
     return VendorSync(readings, block_ms / MILLI)
 
 
