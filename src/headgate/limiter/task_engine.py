@@ -27,12 +27,13 @@ from ..plan import (
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
 from .acquire.chain import Chain
-from .acquire.coalesce import MAX_BATCH, TaskCoalescer, settle_each
+from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
 from .acquire.options import PLAIN, OnError, OnUnavailable, Options
 from .acquire.slot_queue import SlotQueues
+from .acquire.task_coalescer import TaskCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
 from .config import namespaces
 from .engine import Engine, settled_groups

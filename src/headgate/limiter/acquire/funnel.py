@@ -75,15 +75,19 @@ def conclude_plan(engine: Engine, groups: Sequence[Group], options: Options) -> 
     except GeneratorExit:
         raise
     except BaseException:
-        for outcome in outcomes:
-            for one in outcome.members or (outcome,):
-                if one.hold is not None:
-                    engine.let_go(one.hold)
-        for group in groups:
-            if isinstance(group.result, Settled) and group.result.answer.allowed:
-                yield from give_back_plan(engine, group.request, None, Settle)
+        yield from _undo_plan(engine, groups, outcomes)
         raise
     return outcomes
+
+
+def _undo_plan(engine: Engine, groups: Sequence[Group], outcomes: Sequence[Outcome]) -> Plan[None]:
+    for outcome in outcomes:
+        for one in outcome.members or (outcome,):
+            if one.hold is not None:
+                engine.let_go(one.hold)
+    for group in groups:
+        if isinstance(group.result, Settled) and group.result.answer.allowed:
+            yield from give_back_plan(engine, group.request, None, Settle)
 
 
 def _outcome_plan(engine: Engine, group: Group, options: Options) -> Plan[Outcome]:

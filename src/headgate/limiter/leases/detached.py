@@ -43,6 +43,10 @@ class _Found(NamedTuple):
         limits = self.chain.limits()
         return {name: milli for name, milli in names.items() if limits[name].is_concurrent}
 
+    def plus(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """What it has taken in all, after a correction."""
+        return self.amounts | {name: self.amounts.get(name, 0) + milli for name, milli in amounts.items()}
+
     def changed(self, amounts: Mapping[str, int]) -> Change:
         value = lease_value(self.chain, self.chain.shape.spread(amounts), self.ttl_ms, restore=self.restore)
         return Put(self.key, value, self.version)
@@ -69,19 +73,17 @@ def _adjust_plan(engine: Engine, lease_id: str, amounts: Mapping[str, Any]) -> P
     _check_amounts(amounts)
     found.chain.check_tokens(amounts)
     milli = {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
-    yield from _force_plan(engine, found, {name: more for name, more in milli.items() if more > 0})
-    while True:
-        total = dict(found.amounts)
-        for name, more in milli.items():
-            total[name] = total.get(name, 0) + more
-        if (yield from _written_plan(found.changed(total))):
-            break
+    more = {name: amount for name, amount in milli.items() if amount > 0}
+    yield from _force_plan(engine, found, more)
+    total = found.plus(milli)
+    while not (yield from _written_plan(found.changed(total))):
         try:
             found = yield from _find_plan(engine, lease_id)
         except LeaseExpired:
-            yield from _force_plan(engine, found, {name: -more for name, more in milli.items() if more > 0})
+            yield from _force_plan(engine, found, {name: -amount for name, amount in more.items()})
             raise
-    yield from _force_plan(engine, found, {name: less for name, less in milli.items() if less < 0})
+        total = found.plus(milli)
+    yield from _force_plan(engine, found, {name: amount for name, amount in milli.items() if amount < 0})
     return _consumed(total)
 
 

@@ -125,17 +125,21 @@ def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> di
     return {
         "key": chain.keys[0],
         "slots": any(part.limit.is_concurrent and part.amount_milli > 0 for part in own),
-        "taken": [
-            [chain.keys[part.level], part.limit.name, part.amount_milli]
-            for part in parts
-            if restore and part.amount_milli > 0 and not part.limit.is_concurrent
-        ],
+        "taken": _restorable(chain, parts) if restore else [],
         "amounts": {part.limit.name: part.amount_milli for part in own},
         "limits": _dicts(chain.shape.levels[0]) if given else None,
         "limiter_limits": _dicts(chain.shape.own) if chain.shape.own else None,
         "ttl_ms": ttl_ms,
         "restore": restore,
     }
+
+
+def _restorable(chain: Chain, parts: Parts) -> list[list[Any]]:
+    return [
+        [chain.keys[part.level], part.limit.name, part.amount_milli]
+        for part in parts
+        if part.amount_milli > 0 and not part.limit.is_concurrent
+    ]
 
 
 def _dicts(limits: Mapping[str, Limit]) -> list[dict[str, Any]]:

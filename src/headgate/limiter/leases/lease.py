@@ -222,12 +222,10 @@ class BaseLease(PlanMethods):
         request = Request(FORCE, self._chain.keys, (*self._chain.shape.spread(moved), *extra), lease_id=lease_id)
         try:
             yield from self._settle(request)
-        except RateLimiterUnavailable:
-            # Nobody knows whether it landed. What may have been given back must not be given back again.
-            self._add({name: -milli for name, milli in moved.items() if milli > 0})
-            raise
-        except Exception:
-            self._add({name: -milli for name, milli in moved.items()})
+        except Exception as error:
+            # What may have been given back must not be given back again.
+            may_have_landed = isinstance(error, RateLimiterUnavailable)
+            self._add({name: -milli for name, milli in moved.items() if milli > 0 or not may_have_landed})
             raise
         if lease_id:
             self.engine.slot_queues.given_back(slots_of(request))
@@ -299,21 +297,29 @@ class BaseLease(PlanMethods):
             yield from Whole(partial(self._give_back_plan, keep=keep))
 
     def _give_back_plan(self, *, keep: bool) -> Plan[None]:
-        limits = self._chain.shape.levels[0] if self._taken_milli else {}
-        taken = {name: milli for name, milli in self._taken_milli.items() if milli > 0}
-        back = {name: -milli for name, milli in taken.items() if not keep or limits[name].is_concurrent}
+        slots, tokens = self._slots_and_tokens()
+        back = {name: -milli for name, milli in (slots if keep else {**slots, **tokens}).items()}
         extra: Parts = ()
         if self._hold is not None:
             self.engine.let_go(self._hold)
             extra = tuple(part._replace(amount_milli=-part.amount_milli) for part in self._hold.marks())
         record = self._record
         if record is not None and not (yield from record.claim_plan()) and record.restore:
-            # It was given back by others, who thought us dead: what is kept has to be taken again.
-            back = {name: milli for name, milli in back.items() if limits[name].is_concurrent}
-            again = {name: milli for name, milli in taken.items() if keep and not limits[name].is_concurrent}
-            if again:
-                yield from self._settle(Request(FORCE, self._chain.keys, self._chain.shape.spread(again)))
+            # reconcile() gave it back, because its holder seemed dead: what is kept has to be taken again.
+            back = {name: -milli for name, milli in slots.items()}
+            if keep and tokens:
+                yield from self._settle(Request(FORCE, self._chain.keys, self._chain.shape.spread(tokens)))
         yield from self._force_plan(back, extra)
+
+    def _slots_and_tokens(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What it holds, by limit name."""
+        limits = self._chain.shape.levels[0] if self._taken_milli else {}
+        slots: dict[str, int] = {}
+        tokens: dict[str, int] = {}
+        for name, milli in self._taken_milli.items():
+            if milli > 0:
+                (slots if limits[name].is_concurrent else tokens)[name] = milli
+        return slots, tokens
 
     def _nothing_to_do(self, error: BaseException | None) -> bool:
         """At the end of the body: is there nothing to be said to the store?"""

@@ -72,22 +72,19 @@ class Chores:
         if engine is None:
             return None
         now = time.monotonic()
-        due = [hold for hold in self._all() if hold.due <= now]
-        for hold in due:
-            if hold.here:
-                request = hold.request()
-                hold.renewed(request, (yield from SettleHere(request)), now)
-                hold.due = now + hold.ttl_seconds / RENEWALS
-        elsewhere = [hold for hold in due if not hold.here]
-        if elsewhere:
-            yield from _renew_plan(elsewhere)
+        yield from _renew_plan([hold for hold in self._all() if hold.due <= now], now)
         if self._count_at is not None and now >= self._count_at:
             self._count_at = now + BEAT_SECONDS
             try:
                 yield from engine.fallback.count_plan(engine.clock.now_ms())
             except RateLimiterUnavailable:
                 pass  # the number as it was last known is what counts now
-        times = [hold.due for hold in self._all()] + ([] if self._count_at is None else [self._count_at])
+        return self._pause()
+
+    def _pause(self) -> float | None:
+        times = [hold.due for hold in self._all()]
+        if self._count_at is not None:
+            times.append(self._count_at)
         return min(max(0.0, min(times) - time.monotonic()), _LOOK_SECONDS) if times else None
 
     def _all(self) -> list[HeldSlots]:
@@ -95,7 +92,18 @@ class Chores:
             return [hold for hold in self._holds if hold.parts and not (hold.lost or hold.ended)]
 
 
-def _renew_plan(holds: Sequence[HeldSlots]) -> Plan[None]:
+def _renew_plan(due: Sequence[HeldSlots], now: float) -> Plan[None]:
+    for hold in due:
+        if hold.here:
+            request = hold.request()
+            hold.renewed(request, (yield from SettleHere(request)), now)
+            hold.due = now + hold.ttl_seconds / RENEWALS
+    elsewhere = [hold for hold in due if not hold.here]
+    if elsewhere:
+        yield from _renew_in_store_plan(elsewhere)
+
+
+def _renew_in_store_plan(holds: Sequence[HeldSlots]) -> Plan[None]:
     asked_at = time.monotonic()
     requests = [hold.request() for hold in holds]
     answers: Sequence[Answer | HeadgateError | None] = [None] * len(holds)

@@ -116,9 +116,8 @@ def _summary(windows: dict[datetime, int], count: int) -> UsageSummary:
 
 def _range(engine: Engine, window: Window, start: Any, end: Any) -> tuple[int, int]:
     """The first hour, and the one after the last: of whole windows."""
-    for what, moment in (("start", start), ("end", end)):
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise ValidationError(f"{what} must be a datetime with a time zone, not {moment!r}")
+    _check_moment(start, "start")
+    _check_moment(end, "end")
     now = datetime.fromtimestamp(engine.clock.now_ms() / 1000, timezone.utc)
     last = now if end is None else _utc(end)
     ended = window_start(window, last)
@@ -129,6 +128,11 @@ def _range(engine: Engine, window: Window, start: Any, end: Any) -> tuple[int, i
     if _count("hour", began, after) > _MOST_HOURS:
         raise ValidationError(f"from {began.isoformat()} to {after.isoformat()} is more than {_MOST_HOURS:,} hours")
     return hour_at(began), hour_at(after)
+
+
+def _check_moment(moment: Any, what: str) -> None:
+    if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+        raise ValidationError(f"{what} must be a datetime with a time zone, not {moment!r}")
 
 
 def _utc(moment: datetime) -> datetime:

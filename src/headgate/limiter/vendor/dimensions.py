@@ -67,11 +67,7 @@ def asks_of(engine: Engine, consume: Dimensions, limits: Mapping[str, Iterable[L
 def _checked(
     consume: Dimensions, limits: Mapping[str, Iterable[Limit]] | None
 ) -> Mapping[str, Mapping[str, Any] | None]:
-    if isinstance(consume, Mapping):
-        amounts = consume
-    else:
-        named = isinstance(consume, Iterable) and not isinstance(consume, (str, bytes))
-        amounts = dict.fromkeys(consume) if named else {}
+    amounts = _by_dimension(consume)
     if not amounts:
         raise ValidationError(
             f"acquire_many needs what to consume by dimension, like {{'openai#gpt-4o': {{'rpm': 1}}}}, not "
@@ -82,6 +78,13 @@ def _checked(
     if any(dimension not in amounts for dimension in limits or {}):
         raise ValidationError("there are limits for a dimension of which nothing is to be consumed")
     return amounts
+
+
+def _by_dimension(consume: Dimensions) -> Mapping[str, Mapping[str, Any] | None]:
+    if isinstance(consume, Mapping):
+        return consume
+    named = isinstance(consume, Iterable) and not isinstance(consume, (str, bytes))
+    return dict.fromkeys(consume) if named else {}
 
 
 def leave_all_plan(leases: Iterable[BaseLease], error: BaseException | None) -> Plan[None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.decide import LOWER, Part, Request
+from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.units import MAX_PERIOD_MS, MILLI
 from ...plan import Plan, Settle
@@ -32,12 +33,7 @@ class VendorSync:
 def learn_plan(engine: Engine, chain: Chain, response: Any, names: Mapping[str, str] | None) -> Plan[VendorSync]:
     headers = read_headers(response, engine.clock.now_ms())
     own = chain.limits()
-    readings: dict[str, Reading] = {}
-    for kind, reading in headers.readings.items():
-        for name in ((names or {}).get(kind), NAMES.get(kind), kind):
-            if name is not None and name in own and not own[name].is_concurrent:
-                readings.setdefault(name, reading)
-                break
+    readings = _by_limit(headers.readings, own, names or {})
     parts = tuple(
         Part(0, own[name], reading.remaining * MILLI, chain.shape.revisions[0])
         for name, reading in readings.items()
@@ -54,6 +50,19 @@ def learn_plan(engine: Engine, chain: Chain, response: Any, names: Mapping[str, 
     fields = {"seconds": block_ms / MILLI, "factor": None}
     engine.observers.tell("penalized", entity_id=stored_id, resource=resource, **fields)
     return VendorSync(readings, block_ms / MILLI)
+
+
+def _by_limit(
+    readings: Mapping[str, Reading], own: Mapping[str, Limit], names: Mapping[str, str]
+) -> dict[str, Reading]:
+    """The readings under our names for what the vendor counts."""
+    found: dict[str, Reading] = {}
+    for kind, reading in readings.items():
+        for name in (names.get(kind), NAMES.get(kind), kind):
+            if name is not None and name in own and not own[name].is_concurrent:
+                found.setdefault(name, reading)
+                break
+    return found
 
 
 def _status(response: Any) -> int | None:
