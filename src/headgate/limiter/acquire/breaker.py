@@ -1,4 +1,4 @@
-"""The breaker: after a few failures in a row nobody waits for a dead store any more, but one who tries it at times."""
+"""The circuit breaker: after a few failures in a row calls fail fast, except for one periodic probe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LONGEST_PAUSE = 5.0
 
 
 class Breaker:
-    """Closed: everybody may. Open: nobody, until a pause is over. Half-open: one does, the others wait for its news."""
+    """Closed: calls go to the store. Open: they fail at once, until a pause is over. Half-open: one call probes the
+    store, the others fail."""
 
     def __init__(self, where: str, observers: Observers, now: Callable[[], float] = time.monotonic) -> None:
         self._where = where
@@ -88,7 +89,7 @@ class Breaker:
             if was == "closed":
                 self._since = self._now()
             self.state = "open"
-            if was != "open":  # those who were under way when it opened say nothing new
+            if was != "open":  # calls that were in progress when it opened say nothing new
                 self._again_at = self._now() + self._pause * random.uniform(0.8, 1.2)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE)
         if was == "closed":

@@ -1,11 +1,11 @@
-"""Waiting for slots. They cannot be reserved, so that one has to ask again.
+"""Queues for slots. Slots cannot be reserved, so a waiter has to ask again.
 
-Where the store keeps a queue, each waiter has a place in it, and asks when the store says that it is its turn. In
-between it asks only to keep its place; more often while the store cannot reach this process.
+If the store has a queue, each waiter has a place in it, and asks when the store notifies it. In between it asks only to
+keep its place; more often while notifications do not arrive.
 
-Elsewhere those who want the same slots stand in line, in this process. The first asks the store now and then, more
-often the longer it waits, so that among processes too the older come first. A lease of this process that gives back
-wakes it.
+Otherwise waiters for the same slots queue up in this process. The first one polls the store, more often the longer it
+waits, so that the oldest waiter of all processes tends to be the first. A lease of this process that gives back wakes
+it.
 """
 
 from __future__ import annotations
@@ -145,8 +145,7 @@ class SlotQueues:
                 self._given.pop(wish, None)
 
     def given_back(self, places: Iterable[Place]) -> None:
-        """Wake whoever stands first in line for any of them. Not every time: other processes wait as well, and can
-        only ask."""
+        """Wake the first waiter for any of them. Not every time: waiters in other processes can only poll."""
         if not self._slot_queues:
             return
         free = set(places)
@@ -163,5 +162,5 @@ def slots_of(request: Request) -> Wish:
 
 
 def pause(waited_seconds: float) -> float:
-    """Until the next time of asking. Nobody asks in step with others."""
+    """Seconds until the next poll, with jitter."""
     return random.uniform(0.5, 1.0) * max(FASTEST, SLOWEST / (1 + waited_seconds))

@@ -102,8 +102,8 @@ class TaskCoalescer:
         return results
 
     async def _fly_alone(self, request: Request) -> Answer:
-        """As long as nobody else comes, there is no need for a task, and for the turn of the loop until it starts. If
-        others do come, that turn is what lets all who were answered together leave together again."""
+        """Without a task, and without the turn of the event loop that a task takes to start, as long as requests come
+        one at a time. With several, that turn lets all callers that were answered together ask together again."""
         self._flying = True
         try:
             try:

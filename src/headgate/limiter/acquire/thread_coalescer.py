@@ -66,7 +66,7 @@ class _ThreadEntry:
 
     @property
     def taken(self) -> bool:
-        """It was granted, and somebody has to give it back if its caller is gone."""
+        """It was granted, and has to be given back if its caller is gone."""
         flight = self.flight
         if self.request.mode is not Mode.TAKE or flight is None or flight.answers is None or self.place < 0:
             return False

@@ -1,8 +1,8 @@
-"""Leases by their ids, for holders that are not this process: a client of a service, a later step of a job.
+"""Leases by id, for holders outside this process: a client of a service, a later step of a job.
 
-Such a lease is recorded, and detached from whoever took it. What it holds is in its record: whoever changes the record
-may move the tokens, so that none comes back twice. Tokens are taken before the record says so and given back after, so
-that a process which dies in between leaves too little rather than too much.
+Such a lease is recorded, and detached from the process that took it. Its record says what it holds. Only the process
+that changes the record may move the tokens, so none is given back twice. Tokens are taken before the record is
+changed and given back after it: a process that dies in between leaves too few tokens, never too many.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Found(NamedTuple):
 
 
 def renew_lease_plan(engine: Engine, lease_id: str) -> Plan[float]:
-    """Keep a detached lease, its slots included, for as many seconds as this says. LeaseExpired if it is too late."""
+    """Renew a detached lease and its slots. Returns for how many seconds. LeaseExpired if it is too late."""
     found = yield from _find_plan(engine, lease_id)
     held = found.chain.shape.spread(found.slots(found.amounts))
     parts: Parts = (*(part for part in held if part.amount_milli > 0), mark(found.ttl_ms))
@@ -120,7 +120,7 @@ def _release_plan(
 
 def _find_plan(engine: Engine, lease_id: str) -> Plan[_Found]:
     if not isinstance(lease_id, str) or not _LEASE_ID.fullmatch(lease_id):
-        # Not shown: somebody's secret id may have been given for it.
+        # Not shown: a secret entity id may have been passed by mistake.
         what = f"{len(lease_id)} characters" if isinstance(lease_id, str) else type(lease_id).__name__
         raise ValidationError(f"lease_id must be what lease.detach() returned, 24 hexadecimal digits, not {what}")
     key = keys.lease_key(engine.namespace, lease_id)
@@ -162,7 +162,7 @@ def _part_of(found: _Found, amounts: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _written_plan(change: Change) -> Plan[bool]:
-    """False if somebody else was faster."""
+    """False if another process has changed it first."""
     try:
         yield from WriteRecords([change])
     except VersionConflict:

@@ -1,7 +1,7 @@
-"""What a lease holds on to until its end: slots, and if it is recorded, a mark that it lives.
+"""What a lease holds until its end: slots and, if it is recorded, a mark that its holder is alive.
 
-A recorded lease holds a slot of a limit without bounds, so that the store itself says whether its holder is alive, and
-has a record of what it took. Whoever deletes the record has the right to give that back: the lease, or `reconcile`.
+The mark is a slot of a limit without bounds, so the store itself knows whether the holder is alive. The record says
+what the lease took. The lease or `reconcile`, whichever deletes the record, gives that back.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class HeldSlots:
         self.parts = tuple(part for part in self.parts if part.limit.name == RECORDED or part.limit.name in names)
 
     def renewed(self, request: Request, answer: Answer | None, asked_at: float) -> None:
-        """What became of a renewal. No answer, for as long as the slots last: they may be somebody else's by now."""
+        """The result of a renewal. Without an answer for longer than the ttl, another lease may hold the slots by
+        now."""
         if answer is None:
             lost = self.overdue
         else:  # what was given back meanwhile is not lost
@@ -116,7 +117,7 @@ class HeldSlots:
 
 
 def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> dict[str, Any]:
-    """The record of a lease. `taken` is for `reconcile`, the rest for those who have nothing but the lease's id.
+    """The record of a lease. `taken` is for `reconcile`; the rest is for holders that know only the lease's id.
 
     `limits`: those that came with the call. `limiter_limits`: those of the limiter that took it.
     """
@@ -147,7 +148,7 @@ def _dicts(limits: Mapping[str, Limit]) -> list[dict[str, Any]]:
 
 
 def taker_limits(engine: Engine, value: Mapping[str, Any]) -> Mapping[str, Limit]:
-    """What the limiter that took a lease was made with: it may not be the one that looks after the lease now."""
+    """The own limits of the limiter that took a lease. The limiter that handles the lease now may have others."""
     given = value.get("limiter_limits")
     return engine.limits if given is None else by_name(Limit.from_dict(limit) for limit in given)
 
@@ -162,8 +163,8 @@ class LeaseRecord:
         self._version = ABSENT
 
     def write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
-        """False if somebody has claimed it."""
-        return (yield from Whole(partial(self._write_plan, chain, parts)))  # or nobody knew its version
+        """False if it was claimed."""
+        return (yield from Whole(partial(self._write_plan, chain, parts)))  # or its version would be unknown
 
     def _write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
         value = lease_value(chain, parts, self._ttl_ms, restore=self.restore)
@@ -172,7 +173,7 @@ class LeaseRecord:
         return written
 
     def _change_plan(self, change: Callable[[int], Put | Delete]) -> Plan[bool]:
-        """False if somebody has claimed the record. Only the lease writes it and only a claim deletes it, so one of
+        """False if the record was claimed. Only the lease writes it and only a claim deletes it, so one of
         another version was written by a call of ours whose reply was lost."""
         while True:
             try:

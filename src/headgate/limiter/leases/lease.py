@@ -1,4 +1,4 @@
-"""A lease: what an acquire took, and the right to change one's mind about it."""
+"""A lease: what an acquire took, and the right to correct it, give it back or keep it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOTHING: Mapping[str, int] = {}
 class BaseLease(PlanMethods):
     """`consumed` is the net so far. After its end only `consumed`, `degraded`, `lost` and `id` can be used.
 
-    `lost`: it held slots, or was recorded, and nothing was heard of it in time; somebody else may hold them now.
+    `lost`: it held slots, or was recorded, and was not renewed in time; another lease may hold the slots by now.
     """
 
     engine: Engine
@@ -120,7 +120,7 @@ class BaseLease(PlanMethods):
         """What on_lost has returned."""
         if asyncio.iscoroutine(result):
             result.close()
-            raise ValidationError("on_lost must be an ordinary function here: nobody would await it")
+            raise ValidationError("on_lost must not be a coroutine function here: a SyncRateLimiter cannot await it")
 
     def _check_active(self) -> None:
         if self._forks != forks():
@@ -264,7 +264,7 @@ class BaseLease(PlanMethods):
         )
 
     def detach(self) -> str:
-        """Leave a recorded lease to whoever knows its id, which this returns. Nobody here renews it any more.
+        """Hand over a recorded lease: returns its id. This process does not renew it any more.
 
         `renew_lease`, `adjust_lease` and `release_lease` of any limiter of the same namespace work with that id.
         """
@@ -293,7 +293,7 @@ class BaseLease(PlanMethods):
             self._hold.lose()  # paused for too long, it may not have heard of it
         if self._record is None:
             yield from self._give_back_plan(keep=keep)
-        else:  # whoever deletes its record has to give back as well
+        else:  # deleting the record and giving back belong together
             yield from Whole(partial(self._give_back_plan, keep=keep))
 
     def _give_back_plan(self, *, keep: bool) -> Plan[None]:

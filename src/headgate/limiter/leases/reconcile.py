@@ -1,4 +1,4 @@
-"""Putting right what was left behind."""
+"""Cleaning up after processes that died."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """How much a `reconcile` has found.
+    """What a `reconcile` has found.
 
-    `leases`: that held slots, or were recorded, and whose holders died. `restored`: those whose tokens it gave back.
-    `buckets`: that are full again. `records`: that have expired.
+    `leases`: leases with slots or a record whose holders died; `restored`: those whose tokens it gave back; `buckets`:
+    buckets that are full again; `records`: expired records.
     """
 
     leases: int
@@ -43,9 +43,9 @@ class Reconciled:
 
 
 def reconcile_plan(engine: Engine) -> Plan[Reconciled]:
-    """Let go of what dead holders have kept, and clear away what nobody needs any more, in the limiter's namespace.
+    """Free what dead holders have kept, and delete state that is no longer needed, in the limiter's namespace.
 
-    Any number of processes may do it at once.
+    Any number of processes may do it at the same time.
     """
     swept = yield from Sweep(engine.namespace)
     leases, restored = yield from _recorded_plan(engine)
@@ -102,7 +102,7 @@ def _states_plan(engine: Engine, key: str) -> Plan[dict[str, Bucket | Slots] | N
 
 
 def _claimed_plan(records: Sequence[Record]) -> Plan[list[Record]]:
-    """Those that nobody else was faster to delete: giving back is theirs who did."""
+    """Those that this process deletes, and not another one: it has to give back what they took."""
     if not records:
         return []
     try:

@@ -1,7 +1,7 @@
-"""What a limiter does by itself: hold on to the slots of its leases, and be counted. One thread, or one task.
+"""What a limiter does in the background, in one thread or one task: renew its leases, and be counted.
 
-It runs as long as there is something to do, and keeps neither limiter nor lease alive: the slots of a lease that was
-dropped without being ended run out.
+It runs only while there is something to do, and keeps neither the limiter nor a lease alive: the slots of a lease
+that is dropped without being ended expire.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Chores:
         """What the parent holds is renewed there."""
         self._lock = threading.RLock()
         self._holds: weakref.WeakSet[HeldSlots] = weakref.WeakSet()
-        self._count_at: float | None = None  # None: nobody asked for it
+        self._count_at: float | None = None  # None: not needed
 
     def add(self, hold: HeldSlots) -> None:
         hold.due = hold.asked_at + hold.ttl_seconds / RENEWALS

@@ -1,7 +1,8 @@
-"""Audit: who changed what, and when. An event is written with the change it tells of, all or nothing.
+"""Audit: who changed what, and when. An event is written with the change that it describes, all or nothing.
 
-What cannot be written together, a reset or a penalty, is told first, so that there is no change without an event. If it
-then fails, its event is removed; if nobody knows whether it happened, the event says `confirmed: false`.
+A reset or a penalty cannot be written together with its event. There the event is written first, so that there is no
+change without an event. If the change then fails, the event is removed; if the outcome is unknown, the event says
+`confirmed: false`.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def tell_plan(
     after: dict[str, Any] | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Do what is not a change of records. What cannot be told is not done, and what was not done is not told."""
+    """Make a change that is not one of records, with its event: neither is there without the other."""
     event = told(engine, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
     if event:
         yield from WriteRecords(event)

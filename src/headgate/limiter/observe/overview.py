@@ -51,7 +51,8 @@ class EntityCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ResourceCapacity:
-    """Everyone's tokens under one limit of a resource: who has used it lately, or has limits of their own on it."""
+    """The tokens under one limit of a resource, of all entities that used it lately or have limits of their own on
+    it."""
 
     resource: str
     limit_name: str

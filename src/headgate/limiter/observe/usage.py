@@ -41,7 +41,8 @@ def get_usage_plan(
     """What was consumed in each hour, day or month (of UTC), from the one `start` is in to the last that begins before
     `end`. Windows without use are left out.
 
-    Without `start`: the last 24 hours, 30 days or 12 months. Of one entity it is all; of everybody it comes in pages.
+    Without `start`: the last 24 hours, 30 days or 12 months. For one entity the result is complete; for all entities
+    it comes in pages.
     """
     first, after = _range(engine, check_window(window), start, end)
     rows, cursor = yield from _rows_plan(engine, entity_id, resource, (first, after), cursor)
