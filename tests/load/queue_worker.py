@@ -66,7 +66,7 @@ def threads(url: str, namespace: str, notes: Notes, workers: int) -> None:
             return answers
 
         limiter.engine.store.settle = noted  # type: ignore[method-assign]
-        limiter._wire()
+        limiter.engine.wire()
         running = [threading.Thread(target=work) for _ in range(workers)]
         for thread in running:
             thread.start()
@@ -97,7 +97,7 @@ async def tasks(url: str, namespace: str, notes: Notes, workers: int) -> None:
             return answers
 
         store.settle = noted
-        limiter._wire()
+        limiter.engine.wire()
         await asyncio.gather(*(work() for _ in range(workers)))
 
 
