@@ -18,7 +18,7 @@ from redis_helpers import FAR_TOO_LONG_SECONDS, Load, both_kinds, fixed, opened,
 from headgate import Limit, RateLimiterUnavailable, StoreRefused, SyncRateLimiter
 from headgate.core.decide import TAKE, Part, Request
 from headgate.stores import open_async_store, open_store
-from headgate.stores.postgres.wire import Batch
+from headgate.stores.postgres.wire import PostgresBatch
 from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.process import eventually
 
@@ -259,7 +259,7 @@ def test_a_refusal_does_not_wait_for_the_disk(postgres_server: PostgresServer) -
     store.settle([both], None)
     plans: Any = store._plans  # type: ignore[attr-defined]
     for request in (Request(TAKE, ("n/e#r",), (Part(0, limit, 1000),)), both):
-        ask = plans.settling(Batch([request]), None, 1000)
+        ask = plans.settling(PostgresBatch([request]), None, 1000)
         with postgres_server.connect() as connection, connection.transaction():
             query = re.sub(rb"\$\d+", b"%s", ask.statement.sql)
             texts = [value and value.decode() for value in ask.parameters]

@@ -9,8 +9,7 @@ import pytest
 from redis_play import HIGH, LATE, LOW, UNREACHED, A, B, deliver, new_router, nodes, once
 
 from headgate import RateLimiterUnavailable
-from headgate.stores.redis.node_backoff import NodeBackoff
-from headgate.stores.redis.router import Router
+from headgate.stores.redis.router import NodeBackoff, Router
 
 
 class Time:
@@ -28,7 +27,7 @@ def time() -> Time:
 @pytest.fixture
 def router(time: Time) -> Router:
     router = new_router("redis+cluster://a:1")
-    router._silence = NodeBackoff(time)
+    router._backoff = NodeBackoff(time)
     return router
 
 

@@ -14,9 +14,9 @@ from headgate.core.decide import FORCE, PEEK, TAKE, Answer, Mode, Part, Request
 from headgate.core.errors import PartlyAnswered
 from headgate.core.names import StoredId, bucket_key
 from headgate.plan import Call, Plan
-from headgate.stores.redis.exchange import MoreTime
 from headgate.stores.redis.keys import Keys
 from headgate.stores.redis.split import settle_split_plan
+from headgate.stores.server import MoreTime
 
 KEYS = Keys("entity", clustered=True)
 X, Y = Limit.per_minute("x", 10), Limit.per_minute("y", 20)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
-from headgate.stores.redis.url import Settings, Wait, read_url
+from headgate.stores.redis.url import RedisSettings, Wait, read_url
 
 SECRET = "s3cret"
 
@@ -112,7 +112,7 @@ def test_settings_do_not_show_passwords() -> None:
 
 def settings(url: str, **expected: Any) -> Any:
     standard: dict[str, Any] = {"topology": "single", "together": "namespace"}
-    return pytest.param(Settings(url=url, **(standard | expected)), id=url)
+    return pytest.param(RedisSettings(url=url, **(standard | expected)), id=url)
 
 
 H = ("h", 6379)
@@ -157,5 +157,5 @@ H = ("h", 6379)
         settings("rediss+cluster://a?together=namespace", topology="cluster", servers=(("a", 6379),), tls={}),
     ],
 )
-def test_what_a_url_says(expected: Settings) -> None:
+def test_what_a_url_says(expected: RedisSettings) -> None:
     assert read_url(expected.url) == expected

@@ -50,7 +50,7 @@ class ThreadEngine(Engine):
         store.usage_ms = self.usage_ms
         self._single_flight = ThreadSingleFlight(10 * self.store_timeout)
         self.slot_queues = SlotQueues(
-            threading.Event, shared=not store.in_process, hearing=getattr(store, "hearing", None)
+            threading.Event, shared=not store.in_process, notifications=getattr(store, "notifications", None)
         )
         self.renewal = ThreadRenewal(self)
         self._settle: Callable[[Request], Answer]

@@ -7,82 +7,71 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
-from ...plan import Call, Plan, Sleep, run
-from ..planned import PlannedStore
-from .asking import patience_ms
-from .connect import connect
-from .driver import DriverError, Line, wait_for
-from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .notifications import hearing
-from .plans import Plans, answers_of
-from .url import Settings
-from .wire import Batch
-
-T = TypeVar("T")
+from ...plan import Call, run
+from ..server import Lost, ServerCall, ServerStore
+from .driver import DriverError, Line, connect, wait_for
+from .exchange import Execute, Reply
+from .notifications import open_notifications
+from .plans import PostgresPlans, answers_of
+from .queries import patience_ms
+from .url import PostgresSettings
+from .wire import PostgresBatch
 
 
-class PostgresStore(PlannedStore):
+class PostgresStore(ServerStore["_PostgresCall"]):
     own_clock = True
+    _plans: PostgresPlans
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        super().__init__(self._plans)
+    def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
+        self._plans = PostgresPlans(settings)
         self._pool = _Pool(settings, timeout_seconds)
-        self.hearing = hearing(settings, timeout_seconds)
+        self.notifications = open_notifications(settings, timeout_seconds)
 
-    @property
-    def usage_ms(self) -> int:
-        return self._plans.usage_ms
-
-    @usage_ms.setter
-    def usage_ms(self, ms: int) -> None:
-        self._plans.usage_ms = ms
-
-    def _run(self, plan: Plan[T]) -> T:
-        return run(plan, _Talk(self._pool, self._plans).perform)
+    def _begin_call(self) -> _PostgresCall:
+        return _PostgresCall(self._pool, self._plans)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         plans = self._plans
-        talk = _Talk(self._pool, plans)
-        encoded = Batch(batch, self.hearing.listener)
-        ask = plans.settling(encoded, now_ms, self._pool.patience_ms)
+        call = _PostgresCall(self._pool, plans)
+        encoded = PostgresBatch(batch, self.notifications.listener)
+        execute = plans.settling(encoded, now_ms, self._pool.patience_ms)
         first: Reply | None = None
         if plans.checked:
-            # The short cut past the plan, which only has to deal with what goes wrong.
-            first = talk.ask(ask)
+            # The shortcut past the plan, which is only needed when something goes wrong.
+            first = call.execute(execute)
             if first.__class__ is list:
                 return answers_of(encoded, first)
-        return run(plans.settle_plan(encoded, ask, first), talk.perform)
+        return run(plans.settle_plan(encoded, execute, first), call.perform)
 
     def close(self) -> None:
-        self.hearing.close()
+        self.notifications.close()
         self._pool.close()
 
 
 class _Pool:
-    """Connections at rest, and leave for so many more."""
+    """Idle connections, and permits for all there may be."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
         self._settings = settings
         self.timeout_seconds = timeout_seconds
         self.patience_ms = patience_ms(int(timeout_seconds * 1000))
         self._closed = False
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._pid = os.getpid()
         self._resting: deque[Line] = deque()
-        self._leave = threading.Semaphore(self._settings.pool)
+        self._permits = threading.Semaphore(self._settings.pool)
 
     def take(self, deadline: float) -> Line:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
         if self._pid != os.getpid():  # the parent goes on using those
-            self._begin()
-        if not self._leave.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self._start()
+        if not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RateLimiterUnavailable(f"all {self._settings.pool} connections to PostgreSQL are in use")
         try:
             while self._resting:
@@ -90,12 +79,12 @@ class _Pool:
                     line = self._resting.pop()
                 except IndexError:  # another thread was faster
                     break
-                if not wait_for(line.fd, 0):  # it says nothing unasked, unless that it is closed
+                if not wait_for(line.fd, 0):  # an idle connection is readable only when it was closed
                     return line
                 line.close()
             return connect(self._settings.conninfo, deadline, int(self.timeout_seconds * 1000))
         except BaseException:
-            self._leave.release()
+            self._permits.release()
             raise
 
     def give(self, line: Line) -> None:
@@ -103,12 +92,12 @@ class _Pool:
             line.close()
         else:
             self._resting.append(line)
-        self._leave.release()
+        self._permits.release()
 
     def drop(self, line: Line) -> None:
-        """One that broke. Others that rest may have been cut with it, and are looked at before use."""
+        """Close a broken one. The idle ones may have broken with it; they are checked before use."""
         line.close()
-        self._leave.release()
+        self._permits.release()
 
     def close(self) -> None:
         self._closed = True
@@ -119,31 +108,21 @@ class _Pool:
                 break
 
 
-class _Talk:
-    """One call of the store, with its deadline."""
+class _PostgresCall(ServerCall):
+    __slots__ = ("_plans", "_pool")
 
-    __slots__ = ("_deadline", "_plans", "_pool")
-
-    def __init__(self, pool: _Pool, plans: Plans) -> None:
+    def __init__(self, pool: _Pool, plans: PostgresPlans) -> None:
+        super().__init__(pool.timeout_seconds)
         self._pool = pool
         self._plans = plans
-        self._deadline = time.monotonic() + pool.timeout_seconds
 
     def perform(self, call: Call[Any]) -> Any:
-        if isinstance(call, Ask):
-            return self.ask(call)
-        if isinstance(call, TimeLeft):
-            return max(0, int((self._deadline - time.monotonic()) * 1000))
-        if isinstance(call, MoreTime):
-            self._deadline = time.monotonic() + self._pool.timeout_seconds
-            return None
-        assert isinstance(call, Sleep)
-        return time.sleep(min(call.seconds, max(self._deadline - time.monotonic(), 0)))
+        return self.execute(call) if isinstance(call, Execute) else super().perform(call)
 
-    def ask(self, ask: Ask) -> Reply:
-        line = self._pool.take(self._deadline)
+    def execute(self, execute: Execute) -> Reply:
+        line = self._pool.take(self.deadline)
         try:
-            reply = self._converse(line, ask)
+            reply = self._converse(line, execute)
         except BaseException:
             self._pool.drop(line)
             raise
@@ -153,8 +132,8 @@ class _Talk:
             self._pool.give(line)
         return reply
 
-    def _converse(self, line: Line, ask: Ask) -> Reply:
-        statement = ask.statement
+    def _converse(self, line: Line, execute: Execute) -> Reply:
+        statement = execute.statement
         prepared = self._plans.prepares and not statement.script
         sent = False
         try:
@@ -165,7 +144,7 @@ class _Talk:
                     return reply._replace(sent=False) if isinstance(reply, Lost) else reply
                 line.prepared.add(statement.name)
             sent = True
-            line.send(statement, ask.parameters, prepared=prepared)
+            line.send(statement, execute.parameters, prepared=prepared)
             return self._receive(line)
         except DriverError as error:
             return Lost(f"closed the connection: {error}", sent=sent)
@@ -173,15 +152,12 @@ class _Talk:
     def _receive(self, line: Line) -> Reply:
         while not line.flushed():
             if not self._wait(line, write=True):
-                return self._late()
+                return self.late(sent=True)
         while True:
             if not self._wait(line):
-                return self._late()
+                return self.late(sent=True)
             if line.received():
                 return line.reply()
 
     def _wait(self, line: Line, *, write: bool = False) -> bool:
-        return wait_for(line.fd, max(0.0, self._deadline - time.monotonic()), write=write)
-
-    def _late(self) -> Lost:
-        return Lost(f"did not answer within {self._pool.timeout_seconds:g} s", sent=True)
+        return wait_for(line.fd, max(0.0, self.left), write=write)

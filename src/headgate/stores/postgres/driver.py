@@ -8,12 +8,14 @@ keys, and has no deadline.
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from ...core.errors import RateLimiterUnavailable, StoreRefused, ValidationError
-from .exchange import Lost, Refusal, Reply, Row, Statement
+from ..server import Lost
+from .exchange import ErrorResponse, Reply, Row, Statement
 
 try:
     from psycopg import Error, conninfo, pq
@@ -169,7 +171,7 @@ class Line:
         text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
         if not code or code.startswith(_FAREWELLS) or self.libpq.status == pq.ConnStatus.BAD:
             return Lost(f"closed the connection: {text or self.why}", sent=True)
-        return Refusal(code, text)
+        return ErrorResponse(code, text)
 
     @property
     def usable(self) -> bool:
@@ -206,3 +208,38 @@ else:
     def wait_for(fd: int, seconds: float, *, write: bool = False) -> bool:
         found = select.select([] if write else [fd], [fd] if write else [], [], seconds)
         return bool(found[0] or found[1])
+
+
+def connect(conninfo: str, deadline: float, timeout_ms: int) -> Line:
+    """`timeout_ms`: how long a statement may take in the server."""
+    line = Line(conninfo)
+    try:
+        while (what := line.connects()) is not None:
+            _wait(line, deadline, write=what == "write")
+        for _ in line.greetings(timeout_ms):
+            _receive_all(line, deadline)
+    except DriverError as error:
+        line.close()
+        raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def say(line: Line, sql: bytes, deadline: float) -> Reply:
+    line.say(sql)
+    _receive_all(line, deadline)
+    return line.reply()
+
+
+def _receive_all(line: Line, deadline: float) -> None:
+    while True:
+        _wait(line, deadline)
+        if line.received():
+            return
+
+
+def _wait(line: Line, deadline: float, *, write: bool = False) -> None:
+    if not wait_for(line.fd, max(0.0, deadline - time.monotonic()), write=write):
+        raise RateLimiterUnavailable("PostgreSQL cannot be reached in time")

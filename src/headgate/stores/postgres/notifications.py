@@ -1,4 +1,4 @@
-"""Learning who is next in a queue for slots (functions/queue.sql): a session that listens on a channel of its own.
+"""Notifications for the slot queue (functions/queue.sql): a session that listens on a channel of its own.
 
 It holds a lock as long as it lives, so that others see whether it does. It needs a direct connection: behind PgBouncer
 in transaction mode there is none, unless the URL names one (`listen=`).
@@ -10,29 +10,28 @@ import time
 from collections.abc import Iterable
 
 from ...core.errors import RateLimiterUnavailable
-from ..notifications import Hearing, Listening
-from .connect import connect, say
-from .driver import DriverError, Line
+from ..notifications import NotificationConnection, ServerNotifications
+from .driver import DriverError, Line, connect, say
 from .exchange import in_schema
-from .url import Settings
+from .url import PostgresSettings
 
 
-class _Session:
+class _Channel:
     def __init__(self, line: Line) -> None:
         self._line = line
         self.fd = line.fd
 
-    def news(self) -> Iterable[str]:
+    def received(self) -> Iterable[str]:
         return self._line.notices()
 
     def close(self) -> None:
         self._line.close()
 
 
-def hearing(settings: Settings, timeout_seconds: float) -> Hearing:
+def open_notifications(settings: PostgresSettings, timeout_seconds: float) -> ServerNotifications:
     locks = in_schema("headgate.listener", settings.schema)
 
-    def listen(listener: str) -> Listening | None:
+    def listen(listener: str) -> NotificationConnection | None:
         if settings.listen is None:
             return None
         deadline = time.monotonic() + timeout_seconds
@@ -46,10 +45,10 @@ def hearing(settings: Settings, timeout_seconds: float) -> Hearing:
                 f'LISTEN "{listener}"',
             ):
                 if not isinstance(reply := say(line, statement.encode(), deadline), list):
-                    raise RateLimiterUnavailable(f"PostgreSQL cannot be listened to: {reply}")
+                    raise RateLimiterUnavailable(f"PostgreSQL rejected {statement!r}: {reply}")
         except BaseException:
             line.close()
             raise
-        return _Session(line)
+        return _Channel(line)
 
-    return Hearing(listen, (DriverError,), timeout_seconds)
+    return ServerNotifications(listen, (DriverError,), timeout_seconds)

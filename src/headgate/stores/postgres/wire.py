@@ -28,7 +28,7 @@ class _Entry:
         self.members = [member]
 
 
-class Batch:
+class PostgresBatch:
     """`arguments` is all but the time, how long usage is kept, and for how long to wait. `plain`: it is all takes from
     one bucket, for take.sql.
 

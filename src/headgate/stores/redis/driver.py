@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.errors import ValidationError
 from .exchange import Arguments, ReplyError
-from .url import Address, Settings
+from .url import Address, RedisSettings
 
 try:
     import hiredis
@@ -35,7 +35,7 @@ _CODES: dict[type[Exception], str] = {
 }
 
 
-def connection(module: Any, settings: Settings, address: Address, *, to_sentinel: bool, **timeouts: Any) -> Any:
+def connection(module: Any, settings: RedisSettings, address: Address, *, to_sentinel: bool, **timeouts: Any) -> Any:
     """A connection of redis-py, not connected yet. `module` is redis.connection or redis.asyncio.connection."""
     options: dict[str, Any] = {"protocol": 2, **timeouts}
     if to_sentinel:

@@ -11,8 +11,8 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from ..health import ClockReading, Finding
 from .blocking import RedisStore
-from .router import Command, Router, raised
-from .url import Settings, read_url
+from .router import RedisCommand, Router, raised
+from .url import RedisSettings, read_url
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def read_clock(url: str, timeout_seconds: float) -> ClockReading:
     return ClockReading(min(times), max(times))
 
 
-def _run(settings: Settings, timeout_seconds: float, plan: Plan[T]) -> T:
+def _run(settings: RedisSettings, timeout_seconds: float, plan: Plan[T]) -> T:
     with closing(RedisStore(settings, timeout_seconds)) as store:
         return store._run(plan)
 
@@ -43,7 +43,7 @@ def _run(settings: Settings, timeout_seconds: float, plan: Plan[T]) -> T:
 def _info_plan(router: Router) -> Plan[list[dict[str, str]]]:
     """Of each primary, by name; of one that does not say, nothing."""
     slots = yield from router.primaries_plan()
-    questions = [Command(("INFO", section), slot) for slot in slots for section in _SECTIONS]
+    questions = [RedisCommand(("INFO", section), slot) for slot in slots for section in _SECTIONS]
     replies = yield from router.deliver_plan(questions)
     parts = [{} if isinstance(reply, RateLimiterUnavailable) else _pairs(reply) for reply in replies]
     return [
@@ -54,8 +54,10 @@ def _info_plan(router: Router) -> Plan[list[dict[str, str]]]:
 
 def _time_plan(router: Router) -> Plan[list[int]]:
     slots = yield from router.primaries_plan()
-    yield from router.deliver_plan([Command(("PING",), slot) for slot in slots])  # to connect takes time of its own
-    replies = yield from router.deliver_plan([Command(("TIME",), slot) for slot in slots])
+    yield from router.deliver_plan(
+        [RedisCommand(("PING",), slot) for slot in slots]
+    )  # to connect takes time of its own
+    replies = yield from router.deliver_plan([RedisCommand(("TIME",), slot) for slot in slots])
     times = []
     for reply in replies:
         if isinstance(reply, RateLimiterUnavailable):

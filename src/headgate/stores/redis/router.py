@@ -6,16 +6,17 @@ no harm. Whatever else gets no reply stays without: it may have been done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import time
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from ...core.errors import RateLimiterUnavailable, StoreRefused
 from ...plan import Plan, Sleep
-from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send, Unconfirmed
+from ..server import Lost
+from .exchange import Arguments, HangUp, Pipeline, Replies, ReplyError, SendPipelines, Unconfirmed
 from .keys import SLOTS
-from .node_backoff import NodeBackoff
 from .script import Script
-from .url import Address, Settings
+from .url import Address, RedisSettings
 
 # Seconds before each further attempt, after a server said that it may be done in a moment.
 _PAUSES = (0, 0.02, 0.05, 0.1, 0.2, 0.3)
@@ -25,6 +26,9 @@ _AT_ONCE = 4
 # So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
 _LOSSES = 3
 _SILENT = Lost("has not answered lately, and is left alone for a moment", sent=False, late=True)
+_TIMEOUTS = 2  # in a row, before a node is skipped
+_FIRST_BACKOFF = 0.25
+_LONGEST_BACKOFF = 5.0
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
 _IN_A_MOMENT = {"TRYAGAIN", "READONLY", "MASTERDOWN", "NOREPLICAS"}
 _ADVICE = {
@@ -59,7 +63,7 @@ def raised(error: RateLimiterUnavailable) -> Exception:
     return StoreRefused(str(error)) if isinstance(error, Rejected) else error
 
 
-class Command:
+class RedisCommand:
     __slots__ = ("arguments", "repeatable", "script", "slot")
 
     def __init__(
@@ -89,7 +93,7 @@ class _Delivery:
     """How far a number of commands has come. `redirected`: where one of them has to be sent to, this once, and whether
     with the word that it was told so."""
 
-    def __init__(self, commands: Sequence[Command], in_a_moment: Set[str]) -> None:
+    def __init__(self, commands: Sequence[RedisCommand], in_a_moment: Set[str]) -> None:
         self.commands = commands
         self._in_a_moment = in_a_moment
         self.replies: list[Any] = [None] * len(commands)
@@ -118,14 +122,42 @@ class _Delivery:
         self.patient = self.patient or reply.code in self._in_a_moment
 
 
+class NodeBackoff:
+    """Nodes of a cluster that do not answer are skipped for a while, so that calls to other nodes need not wait."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._failed: dict[Address, tuple[int, float]] = {}  # how often in a row, and when to try again
+
+    def skip(self, address: Address) -> bool:
+        """Whether not to call it. After a pause one caller tries it; the others go on without."""
+        known = self._failed.get(address)
+        if known is None or known[0] < _TIMEOUTS:
+            return False
+        times, retry_at = known
+        if self._now() < retry_at:
+            return True
+        self._failed[address] = times, self._now() + _LONGEST_BACKOFF
+        return False
+
+    def answered(self, address: Address) -> None:
+        if self._failed:
+            self._failed.pop(address, None)
+
+    def timed_out(self, address: Address) -> None:
+        times = self._failed.get(address, (0, 0.0))[0] + 1
+        pause = min(_FIRST_BACKOFF * 2 ** min(times - _TIMEOUTS, 10), _LONGEST_BACKOFF)
+        self._failed[address] = times, self._now() + pause
+
+
 class Router:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         # A node of a cluster may take long to load, and others are waiting for theirs.
         self._in_a_moment = _IN_A_MOMENT if self.clustered else _IN_A_MOMENT | {"LOADING"}
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
-        self._silence = NodeBackoff()
+        self._backoff = NodeBackoff()
         self._wait: Arguments = ("WAIT", *map(str, settings.wait)) if settings.wait else ()
         self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
 
@@ -138,7 +170,7 @@ class Router:
         """Where everything goes, if that is known and nothing has to be asked besides."""
         return None if self._wait else self._primary
 
-    def deliver_plan(self, commands: Sequence[Command], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
+    def deliver_plan(self, commands: Sequence[RedisCommand], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
         """The reply to each command, or RateLimiterUnavailable in its place: Rejected if it will stay so.
 
         `first`: what became of a first attempt, made already.
@@ -176,19 +208,21 @@ class Router:
         said = f"{error.code} {error.text}"
         return error.code in _MISTAKES or any(words in said for words in _MISTAKEN)
 
-    def _exchange_plan(self, sends: Sequence[Send]) -> Plan[Sequence[Replies]]:
+    def _exchange_plan(self, sends: Sequence[Pipeline]) -> Plan[Sequence[Replies]]:
         if not self.clustered:
-            return (yield from Exchange(sends))
-        asked = [send for send in sends if not self._silence.skip(send.address)]
-        replies = dict(zip((send.address for send in asked), (yield from Exchange(asked)) if asked else ()))
+            return (yield from SendPipelines(sends))
+        asked = [send for send in sends if not self._backoff.skip(send.address)]
+        replies = dict(zip((send.address for send in asked), (yield from SendPipelines(asked)) if asked else ()))
         for address, reply in replies.items():
             if not isinstance(reply, Lost):
-                self._silence.heard(address)
+                self._backoff.answered(address)
             elif reply.late:
-                self._silence.unheard(address)
+                self._backoff.timed_out(address)
         return [replies.get(send.address, _SILENT) for send in sends]
 
-    def _received_plan(self, delivery: _Delivery, send: Send, sent: list[int | None], result: Replies) -> Plan[None]:
+    def _received_plan(
+        self, delivery: _Delivery, send: Pipeline, sent: list[int | None], result: Replies
+    ) -> Plan[None]:
         if isinstance(result, Lost):
             self._forget()
             for number in sent:
@@ -209,7 +243,7 @@ class Router:
                 if reply.code == "READONLY":
                     yield from HangUp(send.address)
 
-    def _unconfirmed(self, send: Send, replies: list[Any]) -> RateLimiterUnavailable | None:
+    def _unconfirmed(self, send: Pipeline, replies: list[Any]) -> RateLimiterUnavailable | None:
         """Why what was written here does not count yet, if it does not."""
         wait = self._settings.wait
         if wait is None or send.commands[-1] is not self._wait:
@@ -232,7 +266,7 @@ class Router:
         elif error.code in _IN_A_MOMENT and error.code != "TRYAGAIN":
             self._forget()
 
-    def _sends_plan(self, delivery: _Delivery) -> Plan[tuple[list[Send], list[list[int | None]]]]:
+    def _sends_plan(self, delivery: _Delivery) -> Plan[tuple[list[Pipeline], list[list[int | None]]]]:
         """What goes to whom; for each command the number of the reply it gets, or None."""
         commands, waiting = delivery.commands, delivery.waiting
         if not self.clustered:
@@ -253,14 +287,14 @@ class Router:
         return self._with_waits(sends, commands)
 
     def _with_waits(
-        self, sends: dict[Address, list[tuple[int | None, Arguments]]], commands: Sequence[Command]
-    ) -> tuple[list[Send], list[list[int | None]]]:
+        self, sends: dict[Address, list[tuple[int | None, Arguments]]], commands: Sequence[RedisCommand]
+    ) -> tuple[list[Pipeline], list[list[int | None]]]:
         if self._wait:
             for of_server in sends.values():
                 if any(number is not None and commands[number].lasting for number, _ in of_server):
                     of_server.append((None, self._wait))
         return (
-            [Send(address, [arguments for _, arguments in of_server]) for address, of_server in sends.items()],
+            [Pipeline(address, [arguments for _, arguments in of_server]) for address, of_server in sends.items()],
             [[number for number, _ in of_server] for of_server in sends.values()],
         )
 
@@ -285,8 +319,8 @@ class Router:
         failed: list[tuple[Address, Replies]] = []
         for server in list(self._nodes):
             # One that hangs must not use up the time of the others.
-            send = Send(server, [question], to_sentinel=not self.clustered)
-            (result,) = yield from Exchange([send], share=0.5)
+            send = Pipeline(server, [question], to_sentinel=not self.clustered)
+            (result,) = yield from SendPipelines([send], share=0.5)
             if isinstance(result, list) and isinstance(result[0], list):
                 return result[0], server
             self._nodes = [*(node for node in self._nodes if node != server), server]

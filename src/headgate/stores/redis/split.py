@@ -16,7 +16,7 @@ from ...core.decide import TAKE, Answer, Level, Parts, Request, refund
 from ...core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable
 from ...core.slots import OVERTAKES
 from ...plan import Plan
-from .exchange import MoreTime
+from ..server import MoreTime
 from .keys import Keys
 from .router import Rejected, raised
 

@@ -42,7 +42,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class RedisSettings:
     """`servers` are where to begin: the server, some nodes of the cluster, or the sentinels."""
 
     url: str = field(repr=False)
@@ -179,11 +179,11 @@ class _Reader:
         return tls
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> RedisSettings:
     reader = _Reader(url)
     reader.check_options()
     service, db = reader.service_and_db()
-    return Settings(
+    return RedisSettings(
         url=url,
         topology=reader.topology,
         servers=reader.servers(),

@@ -54,7 +54,7 @@ class _Entry:
         self.members = [member]
 
 
-class Batch:
+class RedisBatch:
     """`arguments` is the command that settles it.
 
     `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much.
@@ -103,7 +103,7 @@ class Encoder:
         self._lone_head = _doubles(0, cold_milli, kept_ms, *_ONE_RUN)
         self._kinds: dict[_Place, _Kind] = {}
 
-    def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> Batch:
+    def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> RedisBatch:
         if len(requests) == 1:
             _, kind = self._kind(requests[0])
             entries, described, repeatable = [_Entry(requests[0], kind, 1, 0)], kind.described, kind.repeatable
@@ -123,7 +123,7 @@ class Encoder:
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
         arguments = ("EVALSHA", SETTLE.sha, str(len(keys)), *keys, head, *described, *leases)
-        return Batch(entries, len(requests), arguments, repeatable)
+        return RedisBatch(entries, len(requests), arguments, repeatable)
 
     def _head(self, now_ms: int, runs: list[int]) -> bytes:
         return _doubles(now_ms, self._cold_milli, self._kept_ms, *runs)

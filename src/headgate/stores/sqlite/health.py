@@ -11,15 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 from ..health import Finding
-from . import open_blocking
+from . import path_of
 from .connection import FORMAT, explained
 
 _LEAST_FREE = 100_000_000
 
 
 def examine(url: str, timeout_seconds: float) -> list[Finding]:
-    with closing(open_blocking(url, timeout_seconds)) as store:
-        return list(_findings(Path(store._path), timeout_seconds))
+    return list(_findings(Path(path_of(url)), timeout_seconds))
 
 
 def _findings(path: Path, timeout_seconds: float) -> Iterator[Finding]:

@@ -19,11 +19,10 @@ from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Change, Page, Record, Swept, read_record
 from ...core.slots import Slots
 from ...core.usage import UsageRow, hour_of, is_over
-from ..fork import locked_during_fork
-from ..locks import OwnedLock, reentered
-from . import namespaces, records, rows, slots, usage
+from ..locks import OwnedLock, locked_during_fork, reentered
+from . import records, rows, usage
 from .connection import busy, connect, explained, fetched, identity, patiently
-from .keys import AFTER_ALL, Place, bounds_of
+from .rows import AFTER_ALL, Place, bounds_of
 
 log = logging.getLogger("headgate")
 
@@ -48,7 +47,7 @@ class SqliteStore:
         self._seen: dict[Place, int] = {}
         self._new_rows = 0
         self._eviction_cursor = ""
-        self._usage_hand: Place = ("", "")
+        self._usage_cursor: Place = ("", "")
         locked_during_fork(self)
 
     def _connected(self) -> sqlite3.Connection:
@@ -203,7 +202,7 @@ class SqliteStore:
         else:
             connection.execute(rows.UPDATE, values)
         if isinstance(state, Slots) or isinstance(before, Slots):
-            slots.save(connection, place, state)
+            rows.save_holders(connection, place, state)
 
     def _put_away(self, connection: sqlite3.Connection, places: Sequence[Place], now_ms: int) -> None:
         usage.put_away(connection, places)
@@ -221,7 +220,7 @@ class SqliteStore:
         """The same for usage: what is too old goes faster than more can come."""
         if self.usage_ms:
             hour = hour_of(now_ms - self.usage_ms)
-            self._usage_hand = usage.forget(connection, self._usage_hand, AFTER_ALL, hour, places) or ("", "")
+            self._usage_cursor = usage.forget(connection, self._usage_cursor, AFTER_ALL, hour, places) or ("", "")
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
         doomed = [(key,) for key in keys]
@@ -240,7 +239,7 @@ class SqliteStore:
         assert now_ms is not None
         start, end = bounds_of(namespace, entity_id)
         found = self._read(rows.READ_PAGE, max(cursor or start, start), end, PAGE)
-        held = slots.by_place(self._read(slots.READ_RANGE, found[0][0], found[-1][0])) if found else {}
+        held = rows.holders_by_place(self._read(rows.READ_HOLDERS, found[0][0], found[-1][0])) if found else {}
         page, corrupt = list[BucketRow](), list[CorruptState]()
         last, count = None, 0
         for last, of_key in groupby(found, key=itemgetter(0)):
@@ -287,7 +286,7 @@ class SqliteStore:
         bounds, with_open = (max(cursor or start, start), end), bool(self.usage_ms)
         return self._look(lambda connection: usage.read_page(connection, bounds, resource, hours, with_open=with_open))
 
-    # Life
+    # Maintenance
 
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         assert now_ms is not None
@@ -296,7 +295,7 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> Swept:
             expired = connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now,)).rowcount
-            leases = slots.sweep(connection, now, start, end)
+            leases = rows.free_expired(connection, now, start, end)
             buckets, after = 0, start
             while True:
                 found = fetched(connection, rows.READ_AFTER, after, end, PAGE)
@@ -314,13 +313,13 @@ class SqliteStore:
         return swept
 
     def list_stored(self) -> list[str]:
-        return self._look(namespaces.stored)
+        return self._look(records.list_namespaces)
 
     def count_stored(self, namespace: str) -> int:
-        return self._look(lambda connection: namespaces.count(connection, namespace))
+        return self._look(lambda connection: records.count_rows(connection, namespace))
 
     def purge(self, namespace: str) -> int:
-        return self._write(lambda connection: namespaces.purge(connection, namespace))
+        return self._write(lambda connection: records.delete_some(connection, namespace))
 
     def setup(self) -> None:
         self.ping()
