@@ -77,7 +77,7 @@ def _merged(requests: Sequence[Request]) -> list[_Entry]:
 
 
 def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
-    """If nothing that came in between is about any of its keys, it may as well have come before."""
+    """It may move next to an equal request, if no request in between has any of its keys."""
     keys = request.keys
     return (
         keys == entry.request.keys
@@ -111,7 +111,7 @@ def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
 
 
 def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
-    places = sorted({place for entry in entries for place in _places(entry.request)})
+    places = _places(entries)
     numbers = {place: number for number, place in enumerate(places, 1)}  # PostgreSQL counts from one
     asked: list[int] = []
     leases: list[str] = []
@@ -131,8 +131,10 @@ def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
     return (*keys_and_names, literal.numbers(asked), literal.texts(leases))
 
 
-def _places(request: Request) -> list[tuple[str, str]]:
-    return [(request.keys[part.level], part.limit.name) for part in request.parts]
+def _places(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
+    """Key and limit name of each bucket, once, in the order in which settle.sql locks them."""
+    requests = [entry.request for entry in entries]
+    return sorted({(request.keys[part.level], part.limit.name) for request in requests for part in request.parts})
 
 
 def _bucket(

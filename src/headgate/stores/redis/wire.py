@@ -7,7 +7,7 @@ and the others do not. A request for slots is an entry of its own, with its leas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from struct import pack
 from typing import Any, TypeAlias
 
@@ -106,24 +106,29 @@ class Encoder:
     def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> RedisBatch:
         if len(requests) == 1:
             _, kind = self._kind(requests[0])
-            entries, described, repeatable = [_Entry(requests[0], kind, 1, 0)], kind.described, kind.repeatable
-            leases = self._leases(entries) if kind.slots else []
             head = self._lone_head if now_ms is None else self._head(now_ms, _ONE_RUN)
-        else:
-            entries, kinds = self._merged(requests)
-            described = [each for kind in kinds for each in kind.described]
-            repeatable = all(kind.repeatable for kind in kinds)
-            leases = self._leases(entries) if any(kind.slots for kind in kinds) else []
-            head = self._head(now_ms or 0, _runs(entries))
-        row = self._keys.row
-        if leases:
+            entries = [_Entry(requests[0], kind, 1, 0)]
+            arguments = self._arguments(entries, head, kind.described, bool(kind.slots), slot)
+            return RedisBatch(entries, 1, arguments, kind.repeatable)
+        entries, kinds = self._merged(requests)
+        head = self._head(now_ms or 0, _runs(entries))
+        described = [each for kind in kinds for each in kind.described]
+        arguments = self._arguments(entries, head, described, any(kind.slots for kind in kinds), slot)
+        return RedisBatch(entries, len(requests), arguments, all(kind.repeatable for kind in kinds))
+
+    def _arguments(
+        self, entries: list[_Entry], head: bytes, described: list[bytes | str], with_slots: bool, slot: int
+    ) -> Arguments:
+        leases: list[str] = []
+        if with_slots:
             keys = [key for entry in entries for key in self._keys_of(entry)]
+            leases = ["", self._listener(), *(entry.request.lease_id for entry in entries if entry.kind.slots)]
         else:
+            row = self._keys.row
             keys = [row(key) for entry in entries for key in entry.request.keys]
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
-        arguments = ("EVALSHA", SETTLE.sha, str(len(keys)), *keys, head, *described, *leases)
-        return RedisBatch(entries, len(requests), arguments, repeatable)
+        return ("EVALSHA", SETTLE.sha, str(len(keys)), *keys, head, *described, *leases)
 
     def _head(self, now_ms: int, runs: list[int]) -> bytes:
         return _doubles(now_ms, self._cold_milli, self._kept_ms, *runs)
@@ -134,12 +139,9 @@ class Encoder:
             rows += (*self._keys.slots(rows[level], name), self._keys.queue(rows[level], name))
         return rows
 
-    def _leases(self, entries: list[_Entry]) -> list[str]:
-        return ["", self._listener(), *(entry.request.lease_id for entry in entries if entry.kind.slots)]
-
-    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], list[_Kind]]:
+    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], Collection[_Kind]]:
         numbers: dict[_Place, int] = {}
-        kinds: list[_Kind] = []
+        kinds: dict[_Place, _Kind] = {}
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
         number, last_mode, last_parts, last_wait_ms, last_place_ms = 0, None, None, 0, 0
@@ -154,19 +156,17 @@ class Encoder:
             ):
                 last_mode, last_parts, last_wait_ms, last_place_ms = mode, parts, max_wait_ms, place_ms
                 place, kind = self._kind(request)
-                number = numbers.get(place, 0)
-                if not number:
-                    number = numbers[place] = len(numbers) + 1
-                    kinds.append(kind)
+                kinds[place] = kind
+                number = numbers.setdefault(place, len(kinds))
             entry = latest.get(keys[0])
-            if entry is not None and entry.number == number and _may_join(request, entry, latest):
+            if entry is not None and _may_join(request, number, entry, latest):
                 entry.members.append(member)
                 continue
             entry = _Entry(request, kind, number, member)
             entries.append(entry)
             for key in keys:
                 latest[key] = entry
-        return entries, kinds
+        return entries, kinds.values()
 
     def _kind(self, request: Request) -> tuple[_Place, _Kind]:
         mode, _, parts, max_wait_ms, block_ms, keep_milli, _, place_ms = request
@@ -179,12 +179,13 @@ class Encoder:
         return place, kept
 
 
-def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
-    """If nothing that came in between is about any of its keys, it may as well have come before."""
+def _may_join(request: Request, number: int, entry: _Entry, latest: dict[str, _Entry]) -> bool:
+    """It may move next to an equal request, if no request in between has any of its keys."""
     keys = request.keys
     return (
-        entry.request.keys == keys
+        entry.number == number
         and entry.kind.joins
+        and entry.request.keys == keys
         and (len(keys) == 1 or all(latest[key] is entry for key in keys))
     )
 
