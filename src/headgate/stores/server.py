@@ -175,7 +175,7 @@ class AsyncServerStore(_Planned, CoroutineMethods, Generic[A]):
 
 
 class LoopBound:
-    """Connections of one event loop. In another loop it starts anew."""
+    """Connections of one event loop. In another loop it starts empty."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

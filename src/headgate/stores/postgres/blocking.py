@@ -69,7 +69,7 @@ class _Pool:
 
     def take(self, deadline: float) -> Line:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
-        if self._pid != os.getpid():  # the parent goes on using those
+        if self._pid != os.getpid():  # the parent still uses those connections
             self._start()
         if not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RateLimiterUnavailable(f"all {self._settings.pool} connections to PostgreSQL are in use")

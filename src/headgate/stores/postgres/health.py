@@ -1,4 +1,4 @@
-"""What the server says of itself: its version, the schema, what a crash would cost, bloat, and its time."""
+"""Health of the server: version, schema, durability, connections, bloat and clock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _ask(settings: PostgresSettings, timeout_seconds: float, sql: str) -> Row:
     with closing(PostgresStore(settings, timeout_seconds)) as store:
 
         def plan() -> Plan[Row]:
-            yield from store._plans.ping_plan()  # to connect takes time of its own
+            yield from store._plans.ping_plan()  # so that connecting is not part of the measured time
             (row,) = yield from store._plans.rows_plan(statement)
             return row
 

@@ -27,7 +27,7 @@ from .wire import PostgresBatch
 
 _PAGE = 1000
 _NUMBERS = 10_000  # in a page of usage
-_SWEPT = 1000  # keys in one transaction: others pass them by
+_SWEPT = 1000  # keys in one transaction: others skip them
 _PURGED = 5000  # rows in one transaction: others wait for it
 
 _SETTLE = "SELECT headgate.settle($1, $2, $3, $4, $5, $6, $7, $8)"
@@ -131,7 +131,7 @@ class PostgresPlans(Queries):
         start, end = bounds_of(namespace, entity_id)
         bounds = ((cursor or start).encode(), end.encode())
         rows = yield from self.rows_plan(self._list_buckets, literal.number(now_ms), *bounds, b"%d" % _PAGE)
-        # Those that are as good as none count as well.
+        # Empty rows count as well.
         last = yield from self.rows_plan(self._last_key, *bounds, b"%d" % (_PAGE - 1))
         page, corrupt = list[BucketRow](), list[CorruptState]()
         for key, of_key in groupby(rows, key=lambda row: text_of(row[0])):
@@ -244,7 +244,7 @@ class PostgresPlans(Queries):
     # Setup
 
     def setup_plan(self) -> Plan[None]:
-        """Nothing is done if all is there: then a role will do that may not make anything."""
+        """If all is there, nothing is created, so that a role without that right can call it."""
         ((there, kind),) = yield from self.rows_plan(self._look, checks=False)
         version, functions = (yield from self._version_plan()) if there == b"t" else (0, 0)
         if version < VERSION or (version == VERSION and functions < FUNCTIONS):
@@ -282,7 +282,7 @@ def _record(row: Row) -> Record:
 
 
 def _state(row: Row) -> State:
-    """The bucket or slots of a row, settled."""
+    """The settled bucket or slots of a row."""
     key, name, *numbers, held = row
     capacity_milli, refill_milli, period_ms, *state, now_ms = map(number_of, numbers)
     if not is_sound_limit(capacity_milli, refill_milli, period_ms):

@@ -73,7 +73,7 @@ class Queries:
             return self._wrong_version(int(text))
         if code in _NOT_SET_UP:
             what = f"schema {schema!r} of the database is not set up ({text})"
-            return ValidationError(f"{what}: `headgate setup` does it, or limiter.setup()")
+            return ValidationError(f"{what}: run `headgate setup`, or call limiter.setup()")
         if code == "42501":
             return ValidationError(f"PostgreSQL says {text!r}: grant the role of the URL what docs/postgres.md lists")
         if code == "55P03":
@@ -82,7 +82,7 @@ class Queries:
 
     def _wrong_version(self, found: int) -> ValidationError:
         what = f"schema {self._settings.schema!r} of the database has version {found}, this headgate needs {VERSION}"
-        remedy = "`headgate setup` brings it up, or limiter.setup()" if found < VERSION else "upgrade headgate"
+        remedy = "run `headgate setup`, or call limiter.setup()" if found < VERSION else "upgrade headgate"
         return ValidationError(f"{what}: {remedy}")
 
     def check_plan(self) -> Plan[None]:
@@ -92,8 +92,8 @@ class Queries:
         if functions < FUNCTIONS:
             raise ValidationError(
                 f"schema {self._settings.schema!r} of the database has the functions of an earlier headgate (revision "
-                f"{functions}, this one needs {FUNCTIONS}): `headgate setup` brings them up, or limiter.setup(); "
-                "clients of the earlier one go on with the new functions"
+                f"{functions}, this one needs {FUNCTIONS}): run `headgate setup`, or call limiter.setup(); "
+                "clients of the earlier one can use the new functions"
             )
         self.checked = True
 

@@ -1,4 +1,4 @@
-"""The URLs of PostgreSQL: libpq's own, with a few options of ours taken out."""
+"""The URLs of PostgreSQL: libpq's own, plus a few options of ours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _POOL = 10
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """`conninfo` is for libpq. `unlogged`: how `setup` makes the tables; None: as they are. `listen`: where to hear of
-    slots that come free, None if nowhere."""
+    """`conninfo` is for libpq. `unlogged`: how `setup` creates the tables; None: as they are. `listen`: where to
+    listen for free slots; None: nowhere."""
 
     url: str = field(repr=False)
     conninfo: str = field(repr=False)

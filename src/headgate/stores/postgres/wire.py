@@ -1,7 +1,7 @@
 """A batch as one call of settle.sql, and its reply as answers.
 
-Equal requests for the same buckets become one entry with a count: of equal requests at one moment the first so many
-pass, and the others do not. A request for slots is an entry of its own, with its lease.
+Equal requests for the same buckets become one entry with a count: of equal requests at one moment, the first ones pass,
+and the rest do not. A request for slots is an entry of its own, with its lease.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request
 from ...core.limit import Limit
 from ...core.slots import OVERTAKES, Slots
-from ..replies import read_answers, told_limit, told_slots
+from ..replies import read_answers, stored_limit, stored_slots
 from . import literal
 
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
 
 
 class _Entry:
-    """Equal requests. `members` are their places in the batch."""
+    """Equal requests. `members`: their indexes in the batch."""
 
     __slots__ = ("members", "request")
 
@@ -29,17 +29,16 @@ class _Entry:
 
 
 class PostgresBatch:
-    """`arguments` is all but the time, how long usage is kept, and for how long to wait. `plain`: it is all takes from
-    one bucket, for take.sql.
+    """An encoded batch. `arguments`: all but the time, how long usage is kept, and how long to wait for locks.
+    `plain`: it only takes from one bucket, for take.sql. `looks`: it changes nothing.
 
-    `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much. `looks`: it changes
-    nothing.
+    `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
     """
 
     __slots__ = ("_entries", "_size", "arguments", "looks", "plain", "repeatable")
 
     def __init__(self, requests: Sequence[Request], listener: str = "") -> None:
-        """`listener`: the name under which this process hears about its waiters for slots, or nothing."""
+        """`listener`: the name under which the server notifies this process of free slots; empty if it cannot."""
         self._entries = _merged(requests)
         self._size = len(requests)
         self.plain = len(self._entries) == 1 and _is_plain(requests[0])
@@ -57,7 +56,7 @@ def _is_plain(request: Request) -> bool:
 
 
 def _is_repeatable(request: Request) -> bool:
-    # Slots that were taken twice would be renewed twice, and given back once.
+    # Slots that were taken twice would be renewed twice, but given back once.
     return request.mode in (PEEK, LOWER, RENEW) or (request.mode is TAKE and not _has_slots(request.parts))
 
 
@@ -87,7 +86,7 @@ def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> boo
 
 
 def _are_equal(request: Request, other: Request) -> bool:
-    """Of one kind, and such that it does not matter which is which."""
+    """Of one kind, and interchangeable."""
     mode, _, parts, max_wait_ms, _, _, lease_id, _ = request
     return (
         mode is other.mode
@@ -150,7 +149,7 @@ def _bucket(
     revision: int,
     _: int,
 ) -> Bucket:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
+    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
 
 
@@ -167,5 +166,5 @@ def _slots(
     revision: int,
     own_milli: int,
 ) -> Slots:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
-    return told_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
+    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
+    return stored_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)

@@ -65,7 +65,7 @@ class _Wire:
 
     def take(self, pipeline: Pipeline, deadline: float) -> Any:
         """A connection to the server. Raises redis-py's exceptions: nothing was sent."""
-        if self._pid != os.getpid():  # the parent goes on using those
+        if self._pid != os.getpid():  # the parent still uses those connections
             self._pid, self._resting = os.getpid(), {}
         resting = self._resting.get(pipeline.address)
         while resting:

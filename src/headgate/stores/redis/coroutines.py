@@ -126,7 +126,7 @@ async def _closed_on_error(connected: Any, work: Coroutine[Any, Any, T]) -> T:
 
 async def _is_alive(resting: Any) -> bool:
     look = getattr(resting, "can_read", None) or resting.can_read_destructive
-    for _ in range(2):  # turns of the loop: to hear of it, and to note it
+    for _ in range(2):  # turns of the loop: one to learn that it was closed, one to note it
         await asyncio.sleep(0)
     try:
         return not await look()

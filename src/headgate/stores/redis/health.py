@@ -1,4 +1,4 @@
-"""What the servers say of themselves: their version, whether they forget, and their time."""
+"""Health of the servers: version, eviction, persistence and clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def examine(url: str, timeout_seconds: float) -> list[Finding]:
     servers = _run(settings, timeout_seconds, _info_plan(Router(settings)))
     if not all(servers):
         advice = "let the user run INFO, or look at the server by other means"
-        return [Finding("server", "warn", "it does not tell this user its version and settings", advice)]
+        return [Finding("server", "warn", "this user may not read its version and settings", advice)]
     return [finding for info in servers for finding in _findings(info)]
 
 
@@ -41,7 +41,7 @@ def _run(settings: RedisSettings, timeout_seconds: float, plan: Plan[T]) -> T:
 
 
 def _info_plan(router: Router) -> Plan[list[dict[str, str]]]:
-    """Of each primary, by name; of one that does not say, nothing."""
+    """INFO of each primary, by name; empty if this user may not read it."""
     slots = yield from router.primaries_plan()
     questions = [RedisCommand(("INFO", section), slot) for slot in slots for section in _SECTIONS]
     replies = yield from router.deliver_plan(questions)

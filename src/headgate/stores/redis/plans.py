@@ -87,7 +87,7 @@ class RedisPlans:
 
     @property
     def one_server(self) -> Address | None:
-        """Where a batch as a whole can be sent to without any plan."""
+        """Where to send a whole batch without a plan; None if that needs one."""
         return self._router.one_server
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
@@ -96,7 +96,7 @@ class RedisPlans:
         return (yield from self.settle_encoded_plan(self.encoder.encode(batch, now_ms)))
 
     def settle_encoded_plan(self, batch: RedisBatch, first: Sequence[Replies] = ()) -> Plan[list[Answer]]:
-        """`first`: what became of a first attempt, made already."""
+        """`first`: the replies to a first attempt that was already made."""
         command = RedisCommand(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
         (reply,) = yield from self._router.deliver_plan([command], first)
         return _answers(batch, reply)
@@ -104,7 +104,7 @@ class RedisPlans:
     def _settle_slots_plan(
         self, batches: dict[int, Sequence[Request]], now_ms: int | None
     ) -> Plan[list[Sequence[Answered] | RateLimiterUnavailable]]:
-        """One call for each slot: the answers to its requests, or why there are none."""
+        """One call for each slot. Returns the answers to its requests, or why there are none."""
         encoded = [self.encoder.encode(batch, now_ms, slot) for slot, batch in batches.items()]
         replies = yield from self._router.deliver_plan(
             [
@@ -127,7 +127,7 @@ class RedisPlans:
         return [key for name in limit_names for key in self._keys.slots(row, name)]
 
     def _read(self, row: str, limit_names: Sequence[str]) -> RedisCommand:
-        """`limit_names`: of concurrent limits, those whose holders are wanted."""
+        """`limit_names`: the concurrent limits whose holders to return as well."""
         keys = [row, *self._slots(row, limit_names)]
         return RedisCommand(("EVALSHA", READ.sha, len(keys), *keys, *limit_names), self._keys.slot(row), script=READ)
 
@@ -173,7 +173,7 @@ class RedisPlans:
     def _rows_plan(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None
     ) -> Plan[tuple[list[str], str | None]]:
-        """A page of the rows wanted, if there are any, and where the next begins."""
+        """A page of the matching rows, and the next cursor."""
         pattern = self._keys.pattern(namespace, entity_id, resource)
         if entity_id is not None and resource is not None:
             return [pattern], None
@@ -214,7 +214,7 @@ class RedisPlans:
         start = f"({cursor}" if cursor else f"[{prefix}"
         while True:
             wanted = limit + 1 - len(found)
-            # No text has the byte FF, so that it comes after all that start with the prefix.
+            # No text has the byte FF: it sorts after all keys with the prefix.
             window = ("ZRANGEBYLEX", index, start, b"(" + prefix.encode() + b"\xff", "LIMIT", 0, wanted)
             (names,) = yield from self._all_plan([RedisCommand(window, slot)])
             keys = [name.decode() for name in names]
@@ -257,7 +257,7 @@ class RedisPlans:
         return rows + records
 
     def _keys_plan(self, namespace: str, cursor: str) -> Plan[tuple[list[str], str | None]]:
-        """A page of rows, and of what lies beside rows, whatever `together` it was written with."""
+        """A page of rows and of the keys beside them, whichever `together` they were written with."""
         found, after = yield from self._page_plan(f"headgate:*{namespace}*#*", cursor)
         return [key for key in found if namespace_of(key) == namespace], after
 
@@ -273,7 +273,7 @@ class RedisPlans:
     # Maintenance
 
     def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
-        """Everything expires by itself, but slots that others of the same limit outlive."""
+        """Everything expires by itself, except slots of a limit that has others that expire later."""
         pattern = f"{self._keys.pattern(namespace, None, None)}#*"
         leases = 0
         cursor: str | None = _START

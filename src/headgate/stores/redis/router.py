@@ -319,7 +319,7 @@ class Router:
         return host.decode(), int(port)
 
     def _ask_cluster_plan(self) -> Plan[list[Address]]:
-        reply, asked = yield from self._ask_plan(("CLUSTER", "SLOTS"), "no node of the cluster tells its slots")
+        reply, asked = yield from self._ask_plan(("CLUSTER", "SLOTS"), "no node of the cluster returned its slots")
         slots = [asked] * SLOTS
         for first, last, (host, port, *_), *_ in reply:
             slots[first : last + 1] = [((host or b"").decode() or asked[0], port)] * (last + 1 - first)

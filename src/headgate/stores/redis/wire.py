@@ -1,8 +1,8 @@
 """A batch as one call of settle.lua, and its reply as answers.
 
-Callers of one kind (the same parts, wished for in the same way) are described once, whatever their number. Equal
-requests for the same keys become one entry with a count: of equal requests at one moment the first so many pass,
-and the others do not. A request for slots is an entry of its own, with its lease.
+Requests of one kind (equal but for their keys) are described once, however many there are. Equal requests for the same
+keys become one entry with a count: of equal requests at one moment, the first ones pass, and the rest do not. A request
+for slots is an entry of its own, with its lease.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Re
 from ...core.errors import HeadgateError, PartlyAnswered
 from ...core.limit import Limit
 from ...core.slots import Slots
-from ..replies import DESCRIBED, read_answers, told_limit, told_slots
+from ..replies import DESCRIBED, read_answers, stored_limit, stored_slots
 from .exchange import Arguments
 from .keys import Keys
 from .script import SETTLE
@@ -29,7 +29,7 @@ _KEPT_KINDS = 256
 
 
 class _Kind:
-    """What requests have in common. `slots`: level and limit name of each part that is about slots."""
+    """What requests have in common. `slots`: the level and limit name of each part that is about slots."""
 
     __slots__ = ("described", "joins", "parts", "repeatable", "slots")
 
@@ -37,13 +37,13 @@ class _Kind:
         mode, self.parts = request.mode, request.parts
         self.slots = [(part.level, part.limit.name) for part in self.parts if part.limit.is_concurrent]
         self.joins = not self.slots and (mode is TAKE or mode is PEEK)
-        # Slots that were taken twice would be renewed twice, and given back once.
+        # Slots that were taken twice would be renewed twice, but given back once.
         self.repeatable = mode in (PEEK, LOWER, RENEW) or (mode is TAKE and not self.slots)
         self.described = _described(request, len(self.slots))
 
 
 class _Entry:
-    """Equal requests. `members` are their places in the batch, `number` is that of their kind."""
+    """Equal requests. `members`: their indexes in the batch. `number`: that of their kind."""
 
     __slots__ = ("kind", "members", "number", "request")
 
@@ -55,9 +55,9 @@ class _Entry:
 
 
 class RedisBatch:
-    """`arguments` is the command that settles it.
+    """An encoded batch. `arguments` is the command that settles it.
 
-    `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much.
+    `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
     """
 
     __slots__ = ("_entries", "_size", "arguments", "repeatable")
@@ -76,7 +76,7 @@ class RedisBatch:
         return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
     def changed(self, results: Sequence[Answer | HeadgateError]) -> bool:
-        """Whether it has moved anything: looks, refusals and what is corrupt have not."""
+        """Whether it has changed anything: looks, refusals and corrupt rows have not."""
         for entry in self._entries:
             for member in entry.members:
                 result, mode = results[member], entry.request.mode
@@ -92,8 +92,8 @@ class RedisBatch:
 
 
 class Encoder:
-    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: the name under which
-    this process hears about its waiters for slots, or nothing."""
+    """`kept_ms`: how long usage is kept; 0: none is counted. `listener`: the name under which the server notifies this
+    process of free slots; empty if it cannot."""
 
     def __init__(self, keys: Keys, cold_milli: int, kept_ms: int = 0, listener: Callable[[], str] = lambda: "") -> None:
         self._keys = keys
@@ -214,7 +214,7 @@ def _runs(entries: list[_Entry]) -> list[int]:
 
 
 def _doubles(*numbers: int) -> bytes:
-    """Whole numbers that all are exact in a double."""
+    """Integers that are all exact as doubles."""
     return pack(f"<{len(numbers)}d", *numbers)
 
 
@@ -231,7 +231,7 @@ def _bucket(
     blocked_until_ms: int,
     revision: int,
 ) -> Bucket:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
+    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
     return Bucket(limit, tokens_milli - owed * _BLOCK, settled_at_ms, remainder, blocked_until_ms, revision)
 
 
@@ -248,12 +248,12 @@ def _slots(
     blocked_until_ms: int,
     revision: int,
 ) -> Slots:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
-    return told_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
+    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
+    return stored_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
 
 
 def read_row(reply: list[Any]) -> list[State]:
-    """The buckets and slots of a row as read.lua tells them."""
+    """The buckets and slots of a row, from the reply of read.lua."""
     states: list[State] = []
     for at in range(0, len(reply), 1 + DESCRIBED):
         name, capacity_milli, refill_milli, period_ms, tokens, owed, *rest = reply[at : at + 1 + DESCRIBED]
@@ -267,7 +267,7 @@ def read_row(reply: list[Any]) -> list[State]:
 
 
 def read_usage(reply: list[Any]) -> dict[str, dict[int, int]]:
-    """What was used of a row as usage.lua tells it, by limit and hour."""
+    """The usage of a row by limit and hour, from the reply of usage.lua."""
     used: dict[str, dict[int, int]] = {}
     for name, hour, milli in zip(reply[::3], reply[1::3], reply[2::3]):
         hours = used.setdefault(name.decode(), {})

@@ -1,4 +1,4 @@
-"""One connection, one transaction per batch."""
+"""The store in a file: one connection, one transaction per batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .rows import AFTER_ALL, Place, bounds_of
 log = logging.getLogger("headgate")
 
 PAGE = 1000
-LOOK_SECONDS = 1.0  # from one look at whether the file is still there to the next
+LOOK_SECONDS = 1.0  # between checks that the file is still the same
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class SqliteStore:
         if self._connection is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
             if identity(self._path) != self._identity:
-                log.error("%r was deleted or replaced while it was open: limits count anew in the file that is there "
+                log.error("%r was deleted or replaced while it was open: limits start anew in the file that is there "
                     "now", self._path)  # fmt: skip
                 self._disconnect()
         if self._connection is None:
@@ -64,12 +64,12 @@ class SqliteStore:
         return self._connection
 
     def _alone(self, work: Callable[[float], T]) -> T:
-        """Do the work with the connection to oneself. It is passed how many seconds are left for it."""
+        """Run `work` with exclusive use of the connection. Its argument is the seconds that are left."""
         if self.lock.owned():
             raise reentered()
         deadline = time.monotonic() + self._timeout_seconds
         try:
-            with self.lock:  # each thread before has a deadline of its own
+            with self.lock:  # each thread in front has its own deadline
                 seconds = deadline - time.monotonic()
                 if seconds <= 0:
                     raise busy(self._path)
@@ -78,7 +78,7 @@ class SqliteStore:
             raise explained(error, self._path) from error
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do the work in a transaction that no other process can come between."""
+        """Run `work` in a write transaction."""
 
         def write(seconds: float) -> T:
             connection = self._connected()
@@ -137,7 +137,7 @@ class SqliteStore:
         return results
 
     def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer | CorruptState:
-        """The same for the request that most requests are."""
+        """The same for the most common kind of request."""
         (part,) = request.parts
         place = (request.keys[part.level], part.limit.name)
         try:
@@ -151,7 +151,7 @@ class SqliteStore:
         return answer
 
     def _state(self, place: Place, part: Part, stored: dict[Place, State], over: set[Place], now_ms: int) -> State:
-        """The state of a place at the beginning of a batch. `over` gets it if what it has counted is to be put away."""
+        """The state of a place at the start of a batch. The place is added to `over` if its usage must be put away."""
         state = stored.get(place)
         seen_ms = self._seen.get(place, 0)
         if state is None or isinstance(state, Slots) is not part.limit.is_concurrent:
@@ -161,7 +161,7 @@ class SqliteStore:
         if (
             isinstance(state, Bucket)
             and state.used_milli
-            # One who counts nothing loses nothing that others have counted.
+            # A process that does not count usage must not lose what others have counted.
             and (is_over(state, max(seen_ms, now_ms)) or not self.usage_ms)
         ):
             over.add(place)
@@ -181,13 +181,13 @@ class SqliteStore:
         if over:
             for place in over & _used(batch) & states.keys():
                 if type(states[place]) is not type(stored[place]):
-                    states[place].changed = True  # one of the other kind starts anew, even if it refuses
+                    states[place].changed = True  # a limit that changed its kind starts anew, even if it refuses
             self._put_away(connection, [place for place in over if states[place].changed], now_ms)
         for place, state in states.items():
             if state.changed:
                 self._save_one(connection, place, state, stored.get(place))
             else:
-                # Looking costs no write, but time must not run backwards for one who looked.
+                # A look writes nothing, but time must not run backwards for the caller.
                 self._seen[place] = state.settled_at_ms
         if len(self._seen) > PAGE:
             self._seen.clear()
@@ -209,7 +209,7 @@ class SqliteStore:
         self._forget_usage(connection, 2 * len(places), now_ms)
 
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
-        """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
+        """Look at two pages of rows for every page of new ones, so that full ones go faster than others come."""
         self._new_rows = 0
         found = fetched(connection, rows.READ_AFTER, self._eviction_cursor, AFTER_ALL, 2 * PAGE)
         _delete_full(connection, found, now_ms)
@@ -217,7 +217,7 @@ class SqliteStore:
         self._forget_usage(connection, 2 * PAGE, now_ms)
 
     def _forget_usage(self, connection: sqlite3.Connection, places: int, now_ms: int) -> None:
-        """The same for usage: what is too old goes faster than more can come."""
+        """The same for usage that is too old."""
         if self.usage_ms:
             hour = hour_of(now_ms - self.usage_ms)
             self._usage_cursor = usage.forget(connection, self._usage_cursor, AFTER_ALL, hour, places) or ("", "")
@@ -331,8 +331,8 @@ class SqliteStore:
         self._alone(lambda _: self._disconnect())
 
     def before_fork(self) -> None:
-        """SQLite would take the parent's locks for the child's own, and the parent's closing would remove the log under
-        the child. So both sides open anew."""
+        """SQLite would take the parent's locks for the child's own, and the parent would remove the log under the child
+        when it closes. So both open the file again."""
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -352,7 +352,7 @@ def _result(
 
 
 def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """The batch in pieces, in each of which a place has tokens or slots and not both."""
+    """The batch in pieces. In each, a place has either tokens or slots."""
     first, kinds = 0, dict[Place, bool]()
     for index, request in enumerate(batch):
         wanted = {(request.keys[part.level], part.limit.name): part.limit.is_concurrent for part in request.parts}
@@ -364,7 +364,7 @@ def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
 
 
 def _used(batch: Sequence[Request]) -> set[Place]:
-    """The places at which somebody does more than look."""
+    """The places where a request does more than look."""
     return {
         (request.keys[part.level], part.limit.name)
         for request in batch
