@@ -125,7 +125,7 @@ def test_a_server_that_hangs_ends_the_call_in_time(victim: PostgresServer, kind:
 
 def test_a_full_pool_says_so_in_time(postgres_server: PostgresServer) -> None:
     store = open_store(f"{emptied(postgres_server)}?pool=2", 0.5)
-    pool = store._pool  # type: ignore[attr-defined]
+    pool = store._wire  # type: ignore[attr-defined]
     store.ping()
     lines = [pool.take(time.monotonic() + 5) for _ in range(2)]
     with pytest.raises(RateLimiterUnavailable, match="all 2 connections to PostgreSQL are in use"):
@@ -140,19 +140,19 @@ def test_the_same_for_coroutines(postgres_server: PostgresServer) -> None:
     async def main() -> None:
         store: Any = open_async_store(f"{emptied(postgres_server)}?pool=2", 0.5)
         await store.ping()
-        lines = [await store._pool.take(time.monotonic() + 5) for _ in range(2)]
+        lines = [await store._wire.take(time.monotonic() + 5) for _ in range(2)]
         with pytest.raises(RateLimiterUnavailable, match="all 2 connections to PostgreSQL are in use"):
             await store.ping()
         waiting = [asyncio.create_task(store.ping()) for _ in range(4)]
         await asyncio.sleep(0)
         waiting[0].cancel()  # the one whose turn is next
-        store._pool.give(lines[0])
+        store._wire.give(lines[0])
         await asyncio.sleep(0)
         waiting[1].cancel()
         await asyncio.gather(*waiting[2:])
         await asyncio.gather(*waiting, return_exceptions=True)
         assert [task.cancelled() for task in waiting] == [True, True, False, False]
-        store._pool.give(lines[1])
+        store._wire.give(lines[1])
         await store.close()
 
     asyncio.run(main())
@@ -244,9 +244,9 @@ def test_a_forked_child_has_connections_of_its_own(postgres_server: PostgresServ
     if not pid:
         os._exit(take_in_turn(store, limit, 3))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-    (line,) = store._pool._resting  # type: ignore[attr-defined]
+    (line,) = store._wire._resting  # type: ignore[attr-defined]
     assert take_in_turn(store, limit, 9) == 5
-    assert list(store._pool._resting) == [line]  # type: ignore[attr-defined]
+    assert list(store._wire._resting) == [line]  # type: ignore[attr-defined]
     store.close()
 
 

@@ -138,9 +138,6 @@ class LoopNotifications:
 
         return self._notifications.subscribe(lease_id, pass_on)
 
-    def close(self) -> None:
-        self._notifications.close()
-
 
 class _Receiver(threading.Thread):
     def __init__(

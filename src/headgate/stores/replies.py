@@ -23,7 +23,7 @@ _OTHERS = "\udcff"  # never a lease id: it cannot be encoded
 ReadState: TypeAlias = "Callable[..., State]"  # from the requested limit, the lease id, and those numbers
 
 
-class Equals(Protocol):
+class EqualRequests(Protocol):
     """Equal requests. `members`: their indexes in the batch."""
 
     request: Request
@@ -31,7 +31,7 @@ class Equals(Protocol):
 
 
 def read_answers(
-    entries: Iterable[Equals], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
+    entries: Iterable[EqualRequests], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
 ) -> list[Answer]:
     answers: list[Answer] = [None] * size  # type: ignore[list-item]  # all of them are set below
     corrupt: dict[int, HeadgateError] = {}

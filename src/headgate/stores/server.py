@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..core.decide import Answer, Request
 from ..plan import Call, Plan, Sleep, arun, run
@@ -37,22 +37,28 @@ class TimeLeft(Call[int]):
     """Milliseconds until the deadline; 0 when it has passed."""
 
 
-class _Deadline:
-    __slots__ = ("deadline", "timeout_seconds")
+class Wire(Protocol):
+    """The connections to a server. Each call may take `timeout_seconds`."""
 
-    def __init__(self, timeout_seconds: float) -> None:
-        self.timeout_seconds = timeout_seconds
-        self.deadline = time.monotonic() + timeout_seconds
+    timeout_seconds: float
+
+
+class _Deadline:
+    __slots__ = ("_wire", "deadline")
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.deadline = time.monotonic() + wire.timeout_seconds
 
     @property
     def left(self) -> float:
         return self.deadline - time.monotonic()
 
     def restart(self) -> None:
-        self.deadline = time.monotonic() + self.timeout_seconds
+        self.deadline = time.monotonic() + self._wire.timeout_seconds
 
     def late(self, *, sent: bool) -> Lost:
-        return Lost(f"did not answer within {self.timeout_seconds:g} s", sent=sent, late=self.left <= 0)
+        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=self.left <= 0)
 
     def _pause(self, sleep: Sleep) -> float:
         return min(sleep.seconds, max(self.left, 0))
@@ -82,12 +88,8 @@ class AsyncServerCall(_Deadline):
     `to_the_end`: once sent, it is not cancelled. `cancelled` is the cancellation that came meanwhile.
     """
 
-    __slots__ = ("cancelled", "to_the_end")
-
-    def __init__(self, timeout_seconds: float, *, to_the_end: bool = False) -> None:
-        super().__init__(timeout_seconds)
-        self.to_the_end = to_the_end
-        self.cancelled: asyncio.CancelledError | None = None
+    to_the_end = False
+    cancelled: asyncio.CancelledError | None = None
 
     async def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, Sleep):
@@ -110,15 +112,17 @@ class AsyncServerCall(_Deadline):
         self.cancelled = self.cancelled or cancelled
 
 
-C = TypeVar("C", bound=ServerCall)
+C = TypeVar("C", bound=_Deadline)
 A = TypeVar("A", bound=AsyncServerCall)
 
 
-class _Planned:
-    """What both kinds have in common."""
-
+class _Planned(Generic[C]):
     in_process = False
-    _plans: StorePlans
+
+    def __init__(self, plans: StorePlans, wire: Wire, new_call: Callable[[Wire], C]) -> None:
+        self._plans = plans
+        self._wire = wire
+        self._new_call = new_call
 
     @property
     def usage_ms(self) -> int:
@@ -133,33 +137,28 @@ class _Planned:
         return plan
 
 
-class ServerStore(_Planned, BlockingMethods, Generic[C]):
+class ServerStore(_Planned[ServerCall], BlockingMethods):
     """Blocking calls, safe to use from many threads."""
 
-    def _begin_call(self) -> C:
-        raise NotImplementedError
-
     def _run(self, plan: Plan[T]) -> T:
-        return run(plan, self._begin_call().perform)
+        return run(plan, self._new_call(self._wire).perform)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         return self._run(self._plan(method, *args, **kwargs))
 
 
-class AsyncServerStore(_Planned, CoroutineMethods, Generic[A]):
+class AsyncServerStore(_Planned[A], CoroutineMethods):
     """The same for coroutines."""
 
-    def _begin_call(self, *, to_the_end: bool = False) -> A:
-        raise NotImplementedError
-
     async def _run(self, plan: Plan[T]) -> T:
-        return await arun(plan, self._begin_call().perform)
+        return await arun(plan, self._new_call(self._wire).perform)
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         return await self._run(self._plan(method, *args, **kwargs))
 
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        call = self._begin_call(to_the_end=True)
+        call = self._new_call(self._wire)
+        call.to_the_end = True
         try:
             answers = await self._settle(batch, now_ms, call)
         except Exception as error:

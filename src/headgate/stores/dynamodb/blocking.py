@@ -18,16 +18,13 @@ from .plans import Plans
 from .url import Settings
 
 
-class DynamoDBStore(ServerStore["_Talk"]):
+class DynamoDBStore(ServerStore):
     own_clock = False
     _plans: Plans
+    _wire: _Wire
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        self._wire = _Wire(settings, timeout_seconds)
-
-    def _begin_call(self) -> _Talk:
-        return _Talk(self._wire)
+        super().__init__(Plans(settings), _Wire(settings, timeout_seconds), _Talk)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         return self._run(self._plans.settle_plan(batch, now_ms))
@@ -93,9 +90,7 @@ class _Wire:
 
 
 class _Talk(ServerCall):
-    def __init__(self, wire: _Wire) -> None:
-        super().__init__(wire.timeout_seconds)
-        self._wire = wire
+    _wire: _Wire
 
     def perform(self, call: Call[Any]) -> Any:
         return self._exchange(call.sends) if isinstance(call, Exchange) else super().perform(call)

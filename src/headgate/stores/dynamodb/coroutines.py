@@ -31,13 +31,10 @@ from .url import Settings
 class AsyncDynamoDBStore(AsyncServerStore["_AsyncTalk"]):
     own_clock = False
     _plans: Plans
+    _wire: _AsyncWire
 
     def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        self._wire = _AsyncWire(settings, timeout_seconds)
-
-    def _begin_call(self, *, to_the_end: bool = False) -> _AsyncTalk:
-        return _AsyncTalk(self._wire, to_the_end=to_the_end)
+        super().__init__(Plans(settings), _AsyncWire(settings, timeout_seconds), _AsyncTalk)
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncTalk) -> list[Answer]:
         return await arun(self._plans.settle_plan(batch, now_ms), call.perform)
@@ -112,9 +109,7 @@ class _Steady(asyncio.Task[Any]):
 
 
 class _AsyncTalk(AsyncServerCall):
-    def __init__(self, wire: _AsyncWire, *, to_the_end: bool = False) -> None:
-        super().__init__(wire.timeout_seconds, to_the_end=to_the_end)
-        self._wire = wire
+    _wire: _AsyncWire
 
     async def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, Exchange):

@@ -13,7 +13,7 @@ from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, run
 from ..server import Lost, ServerCall, ServerStore
-from .driver import DriverError, Line, connect, wait_for
+from .driver import DriverError, PostgresConnection, connect, wait_for
 from .exchange import Execute, Reply
 from .notifications import open_notifications
 from .plans import PostgresPlans, answers_of
@@ -22,23 +22,21 @@ from .url import PostgresSettings
 from .wire import PostgresBatch
 
 
-class PostgresStore(ServerStore["_PostgresCall"]):
+class PostgresStore(ServerStore):
     own_clock = True
     _plans: PostgresPlans
+    _wire: _Pool
 
     def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
-        self._plans = PostgresPlans(settings)
-        self._pool = _Pool(settings, timeout_seconds)
+        plans = PostgresPlans(settings)
+        super().__init__(plans, _Pool(settings, plans, timeout_seconds), _PostgresCall)
         self.notifications = open_notifications(settings, timeout_seconds)
-
-    def _begin_call(self) -> _PostgresCall:
-        return _PostgresCall(self._pool, self._plans)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         plans = self._plans
-        call = _PostgresCall(self._pool, plans)
+        call = _PostgresCall(self._wire)
         encoded = PostgresBatch(batch, self.notifications.listener)
-        execute = plans.settling(encoded, now_ms, self._pool.patience_ms)
+        execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
             # The shortcut past the plan, which is only needed when something goes wrong.
@@ -49,14 +47,15 @@ class PostgresStore(ServerStore["_PostgresCall"]):
 
     def close(self) -> None:
         self.notifications.close()
-        self._pool.close()
+        self._wire.close()
 
 
 class _Pool:
     """Idle connections, and permits for all there may be."""
 
-    def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
+    def __init__(self, settings: PostgresSettings, plans: PostgresPlans, timeout_seconds: float) -> None:
         self._settings = settings
+        self.plans = plans
         self.timeout_seconds = timeout_seconds
         self.patience_ms = patience_ms(int(timeout_seconds * 1000))
         self._closed = False
@@ -64,10 +63,10 @@ class _Pool:
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self._resting: deque[Line] = deque()
+        self._resting: deque[PostgresConnection] = deque()
         self._permits = threading.Semaphore(self._settings.pool)
 
-    def take(self, deadline: float) -> Line:
+    def take(self, deadline: float) -> PostgresConnection:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
         if self._pid != os.getpid():  # the parent still uses those connections
             self._start()
@@ -76,27 +75,27 @@ class _Pool:
         try:
             while self._resting:
                 try:
-                    line = self._resting.pop()
+                    connection = self._resting.pop()
                 except IndexError:  # another thread was faster
                     break
-                if not wait_for(line.fd, 0):  # an idle connection is readable only when it was closed
-                    return line
-                line.close()
+                if not wait_for(connection.fd, 0):  # an idle connection is readable only when it was closed
+                    return connection
+                connection.close()
             return connect(self._settings.conninfo, deadline, int(self.timeout_seconds * 1000))
         except BaseException:
             self._permits.release()
             raise
 
-    def give(self, line: Line) -> None:
-        if self._closed or not line.usable:
-            line.close()
+    def give(self, connection: PostgresConnection) -> None:
+        if self._closed or not connection.usable:
+            connection.close()
         else:
-            self._resting.append(line)
+            self._resting.append(connection)
         self._permits.release()
 
-    def drop(self, line: Line) -> None:
+    def drop(self, connection: PostgresConnection) -> None:
         """Close a broken one. The idle ones may have broken with it; they are checked before use."""
-        line.close()
+        connection.close()
         self._permits.release()
 
     def close(self) -> None:
@@ -109,55 +108,51 @@ class _Pool:
 
 
 class _PostgresCall(ServerCall):
-    __slots__ = ("_plans", "_pool")
-
-    def __init__(self, pool: _Pool, plans: PostgresPlans) -> None:
-        super().__init__(pool.timeout_seconds)
-        self._pool = pool
-        self._plans = plans
+    __slots__ = ()
+    _wire: _Pool
 
     def perform(self, call: Call[Any]) -> Any:
         return self.execute(call) if isinstance(call, Execute) else super().perform(call)
 
     def execute(self, execute: Execute) -> Reply:
-        line = self._pool.take(self.deadline)
+        connection = self._wire.take(self.deadline)
         try:
-            reply = self._converse(line, execute)
+            reply = self._converse(connection, execute)
         except BaseException:
-            self._pool.drop(line)
+            self._wire.drop(connection)
             raise
         if isinstance(reply, Lost):
-            self._pool.drop(line)
+            self._wire.drop(connection)
         else:
-            self._pool.give(line)
+            self._wire.give(connection)
         return reply
 
-    def _converse(self, line: Line, execute: Execute) -> Reply:
+    def _converse(self, connection: PostgresConnection, execute: Execute) -> Reply:
         statement = execute.statement
-        prepared = self._plans.prepares and not statement.script
+        prepared = self._wire.plans.prepares and not statement.script
         sent = False
         try:
-            if prepared and statement.name not in line.prepared:
-                line.prepare(statement)
-                reply = self._receive(line)
+            if prepared and statement.name not in connection.prepared:
+                connection.prepare(statement)
+                reply = self._receive(connection)
                 if not isinstance(reply, list):
                     return reply._replace(sent=False) if isinstance(reply, Lost) else reply
-                line.prepared.add(statement.name)
+                connection.prepared.add(statement.name)
             sent = True
-            line.send(statement, execute.parameters, prepared=prepared)
-            return self._receive(line)
+            connection.send(statement, execute.parameters, prepared=prepared)
+            return self._receive(connection)
         except DriverError as error:
             return Lost(f"closed the connection: {error}", sent=sent)
 
-    def _receive(self, line: Line) -> Reply:
-        while not line.flushed():
-            if not self._wait(line, write=True):
+    def _receive(self, connection: PostgresConnection) -> Reply:
+        while not connection.flushed():
+            if not self._wait(connection, write=True):
                 return self.late(sent=True)
         while True:
-            if not self._wait(line):
+            if not self._wait(connection):
                 return self.late(sent=True)
-            if line.received():
-                return line.reply()
+            if connection.received():
+                return connection.reply()
 
-    def _wait(self, line: Line, *, write: bool = False) -> bool:
-        return wait_for(line.fd, max(0.0, self.left), write=write)
+    def _wait(self, connection: PostgresConnection, *, write: bool = False) -> bool:
+        return wait_for(connection.fd, max(0.0, self.deadline - time.monotonic()), write=write)

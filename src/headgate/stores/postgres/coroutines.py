@@ -14,7 +14,7 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, arun
 from ..notifications import LoopNotifications
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
-from .driver import DriverError, Line, host_names, wait_for, with_addresses
+from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
 from .exchange import Execute, Reply
 from .notifications import open_notifications
 from .plans import PostgresPlans, answers_of
@@ -26,19 +26,18 @@ from .wire import PostgresBatch
 class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
     own_clock = True
     _plans: PostgresPlans
+    _wire: _AsyncPool
 
     def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
-        self._plans = PostgresPlans(settings)
-        self._pool = _AsyncPool(settings, timeout_seconds)
-        self.notifications = LoopNotifications(open_notifications(settings, timeout_seconds))
-
-    def _begin_call(self, *, to_the_end: bool = False) -> _AsyncPostgresCall:
-        return _AsyncPostgresCall(self._pool, self._plans, to_the_end=to_the_end)
+        plans = PostgresPlans(settings)
+        super().__init__(plans, _AsyncPool(settings, plans, timeout_seconds), _AsyncPostgresCall)
+        self._received = open_notifications(settings, timeout_seconds)
+        self.notifications = LoopNotifications(self._received)
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncPostgresCall) -> list[Answer]:
         plans = self._plans
-        encoded = PostgresBatch(batch, self.notifications.listener)
-        execute = plans.settling(encoded, now_ms, self._pool.patience_ms)
+        encoded = PostgresBatch(batch, self._received.listener)
+        execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
             # The shortcut past the plan, which is only needed when something goes wrong.
@@ -48,11 +47,11 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     async def close(self) -> None:
-        self.notifications.close()
-        await self._pool.close()
+        self._received.close()
+        await self._wire.close()
 
 
-class _AsyncLine(Line):
+class _AsyncConnection(PostgresConnection):
     """A connection whose socket the event loop watches: it wakes the waiting task, and notices when it is closed."""
 
     def __init__(self, url: str) -> None:
@@ -132,7 +131,7 @@ class _AsyncLine(Line):
         if not self.flushed():
             self._loop.add_writer(self.fd, self._writable)
         while self._asked:
-            if call.left <= 0:
+            if time.monotonic() >= call.deadline:
                 return None
             try:
                 await self._sleep(call.deadline)
@@ -174,47 +173,48 @@ async def resolved(conninfo: str, deadline: float) -> str:
 class _AsyncPool(LoopBound):
     """Idle connections, and a queue for when all there may be are in use."""
 
-    def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
+    def __init__(self, settings: PostgresSettings, plans: PostgresPlans, timeout_seconds: float) -> None:
         super().__init__()
         self._settings = settings
+        self.plans = plans
         self.timeout_seconds = timeout_seconds
         self.patience_ms = patience_ms(int(timeout_seconds * 1000))
         self._start()
 
     def _start(self) -> None:
-        self._resting: deque[_AsyncLine] = deque()
+        self._resting: deque[_AsyncConnection] = deque()
         self._queue: deque[asyncio.Future[None]] = deque()
         self._used = 0
 
-    async def take(self, deadline: float) -> _AsyncLine:
+    async def take(self, deadline: float) -> _AsyncConnection:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             await self._enter(loop)
         if self._used >= self._settings.pool:
-            await self._stand_in_line(deadline)
+            await self._wait_for_turn(deadline)
         self._used += 1
         try:
             while self._resting:
-                line = self._resting.pop()
-                if not line.dead and not wait_for(line.fd, 0):  # the loop may not have run since
-                    return line
-                line.close()
+                connection = self._resting.pop()
+                if not connection.dead and not wait_for(connection.fd, 0):  # the loop may not have run since
+                    return connection
+                connection.close()
             return await self._connect(deadline)
         except BaseException:
             self._leave()
             raise
 
-    async def _connect(self, deadline: float) -> _AsyncLine:
-        line = _AsyncLine(await resolved(self._settings.conninfo, deadline))
+    async def _connect(self, deadline: float) -> _AsyncConnection:
+        connection = _AsyncConnection(await resolved(self._settings.conninfo, deadline))
         try:
-            await line.connect(deadline, int(self.timeout_seconds * 1000))
+            await connection.connect(deadline, int(self.timeout_seconds * 1000))
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
-    async def _stand_in_line(self, deadline: float) -> None:
+    async def _wait_for_turn(self, deadline: float) -> None:
         assert self._loop is not None
         while self._used >= self._settings.pool:
             turn = self._loop.create_future()
@@ -241,15 +241,15 @@ class _AsyncPool(LoopBound):
                 turn.set_result(None)
                 return
 
-    def give(self, line: _AsyncLine) -> None:
-        if self._closed or not line.usable:
-            line.close()
+    def give(self, connection: _AsyncConnection) -> None:
+        if self._closed or not connection.usable:
+            connection.close()
         else:
-            self._resting.append(line)
+            self._resting.append(connection)
         self._leave()
 
-    def drop(self, line: _AsyncLine) -> None:
-        line.close()
+    def drop(self, connection: _AsyncConnection) -> None:
+        connection.close()
         self._leave()
 
     async def _close_idle(self) -> None:
@@ -258,46 +258,41 @@ class _AsyncPool(LoopBound):
 
 
 class _AsyncPostgresCall(AsyncServerCall):
-    __slots__ = ("_plans", "_pool")
-
-    def __init__(self, pool: _AsyncPool, plans: PostgresPlans, *, to_the_end: bool = False) -> None:
-        super().__init__(pool.timeout_seconds, to_the_end=to_the_end)
-        self._pool = pool
-        self._plans = plans
+    _wire: _AsyncPool
 
     async def perform(self, call: Call[Any]) -> Any:
         return await (self.execute(call) if isinstance(call, Execute) else super().perform(call))
 
     async def execute(self, execute: Execute) -> Reply:
-        line = await self._pool.take(self.deadline)
+        connection = await self._wire.take(self.deadline)
         try:
-            reply = await self._converse(line, execute)
+            reply = await self._converse(connection, execute)
         except BaseException:
-            self._pool.drop(line)
+            self._wire.drop(connection)
             raise
         if isinstance(reply, Lost):
-            self._pool.drop(line)
+            self._wire.drop(connection)
         else:
-            self._pool.give(line)
+            self._wire.give(connection)
         return reply
 
-    async def _converse(self, line: _AsyncLine, execute: Execute) -> Reply:
+    async def _converse(self, connection: _AsyncConnection, execute: Execute) -> Reply:
         statement = execute.statement
-        prepared = self._plans.prepares and not statement.script
+        prepared = self._wire.plans.prepares and not statement.script
         sent = False
         try:
-            if prepared and statement.name not in line.prepared:
-                line.prepare(statement)
-                reply = await self._exchange(line)
+            if prepared and statement.name not in connection.prepared:
+                connection.prepare(statement)
+                reply = await self._exchange(connection)
                 if not isinstance(reply, list):
                     return reply._replace(sent=False) if isinstance(reply, Lost) else reply
-                line.prepared.add(statement.name)
+                connection.prepared.add(statement.name)
             sent = True
-            line.send(statement, execute.parameters, prepared=prepared)
-            return await self._exchange(line)
+            connection.send(statement, execute.parameters, prepared=prepared)
+            return await self._exchange(connection)
         except DriverError as error:
             return Lost(f"closed the connection: {error}", sent=sent)
 
-    async def _exchange(self, line: _AsyncLine) -> Reply:
-        reply = await line.exchange(self)
+    async def _exchange(self, connection: _AsyncConnection) -> Reply:
+        reply = await connection.exchange(self)
         return self.late(sent=True) if reply is None else reply

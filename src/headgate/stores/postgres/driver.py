@@ -81,7 +81,7 @@ def with_addresses(url: str, found: Mapping[str, Sequence[str]]) -> str:
     return conninfo.make_conninfo("", **{**given, "host": names, "hostaddr": addresses, "port": chosen or None})
 
 
-class Line:
+class PostgresConnection:
     """A connection. No method blocks: the caller waits for the socket."""
 
     def __init__(self, url: str) -> None:
@@ -210,36 +210,36 @@ else:
         return bool(found[0] or found[1])
 
 
-def connect(conninfo: str, deadline: float, timeout_ms: int) -> Line:
+def connect(conninfo: str, deadline: float, timeout_ms: int) -> PostgresConnection:
     """Connect, and wait for it. `timeout_ms`: how long a statement may take in the server."""
-    line = Line(conninfo)
+    connection = PostgresConnection(conninfo)
     try:
-        while (what := line.connects()) is not None:
-            _wait(line, deadline, write=what == "write")
-        for _ in line.greetings(timeout_ms):
-            _receive_all(line, deadline)
+        while (what := connection.connects()) is not None:
+            _wait(connection, deadline, write=what == "write")
+        for _ in connection.greetings(timeout_ms):
+            _receive_all(connection, deadline)
     except DriverError as error:
-        line.close()
+        connection.close()
         raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {error}") from error
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection
 
 
-def say(line: Line, sql: bytes, deadline: float) -> Reply:
-    line.say(sql)
-    _receive_all(line, deadline)
-    return line.reply()
+def say(connection: PostgresConnection, sql: bytes, deadline: float) -> Reply:
+    connection.say(sql)
+    _receive_all(connection, deadline)
+    return connection.reply()
 
 
-def _receive_all(line: Line, deadline: float) -> None:
+def _receive_all(connection: PostgresConnection, deadline: float) -> None:
     while True:
-        _wait(line, deadline)
-        if line.received():
+        _wait(connection, deadline)
+        if connection.received():
             return
 
 
-def _wait(line: Line, deadline: float, *, write: bool = False) -> None:
-    if not wait_for(line.fd, max(0.0, deadline - time.monotonic()), write=write):
+def _wait(connection: PostgresConnection, deadline: float, *, write: bool = False) -> None:
+    if not wait_for(connection.fd, max(0.0, deadline - time.monotonic()), write=write):
         raise RateLimiterUnavailable("PostgreSQL cannot be reached in time")

@@ -11,21 +11,21 @@ from collections.abc import Iterable
 
 from ...core.errors import RateLimiterUnavailable
 from ..notifications import NotificationConnection, ServerNotifications
-from .driver import DriverError, Line, connect, say
+from .driver import DriverError, PostgresConnection, connect, say
 from .exchange import in_schema
 from .url import PostgresSettings
 
 
 class _Channel:
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self.fd = line.fd
+    def __init__(self, connection: PostgresConnection) -> None:
+        self._connection = connection
+        self.fd = connection.fd
 
     def received(self) -> Iterable[str]:
-        return self._line.notices()
+        return self._connection.notices()
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
 
 def open_notifications(settings: PostgresSettings, timeout_seconds: float) -> ServerNotifications:
@@ -35,20 +35,20 @@ def open_notifications(settings: PostgresSettings, timeout_seconds: float) -> Se
         if settings.listen is None:
             return None
         deadline = time.monotonic() + timeout_seconds
-        line = connect(settings.listen, deadline, int(timeout_seconds * 1000))
+        connection = connect(settings.listen, deadline, int(timeout_seconds * 1000))
         try:
-            if not line.direct:
-                line.close()
+            if not connection.direct:
+                connection.close()
                 return None
             for statement in (
                 f"SELECT pg_advisory_lock_shared(hashtext('{locks}'), hashtext('{listener}'))",
                 f'LISTEN "{listener}"',
             ):
-                if not isinstance(reply := say(line, statement.encode(), deadline), list):
+                if not isinstance(reply := say(connection, statement.encode(), deadline), list):
                     raise RateLimiterUnavailable(f"PostgreSQL rejected {statement!r}: {reply}")
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return _Channel(line)
+        return _Channel(connection)
 
     return ServerNotifications(listen, (DriverError,), timeout_seconds)

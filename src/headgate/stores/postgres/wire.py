@@ -106,7 +106,7 @@ def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
     ((level, limit, amount_milli, revision),) = request.parts
     shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
     numbers = (len(entry.members), *shape, amount_milli, revision)
-    return (request.keys[level].encode(), limit.name.encode(), *(b"%d" % number for number in numbers))
+    return (request.keys[level].encode(), limit.name.encode(), *[b"%d" % number for number in numbers])
 
 
 def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:

@@ -21,20 +21,18 @@ from .plans import RedisPlans
 from .url import Address, RedisSettings
 
 
-class RedisStore(ServerStore["_RedisCall"]):
+class RedisStore(ServerStore):
     own_clock = True
     _plans: RedisPlans
+    _wire: _RedisWire
 
     def __init__(self, settings: RedisSettings, timeout_seconds: float) -> None:
-        self.notifications = open_notifications(settings, lambda: self._plans.one_server, timeout_seconds)
-        self._plans = RedisPlans(settings, lambda: self.notifications.listener)
-        self._wire = _Wire(settings, timeout_seconds)
-
-    def _begin_call(self) -> _RedisCall:
-        return _RedisCall(self._wire)
+        self.notifications = open_notifications(settings, lambda: self._plans.router.one_server, timeout_seconds)
+        plans = RedisPlans(settings, lambda: self.notifications.listener)
+        super().__init__(plans, _RedisWire(settings, timeout_seconds), _RedisCall)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        address = self._plans.one_server
+        address = self._plans.router.one_server
         if address is None:
             return self._run(self._plans.settle_plan(batch, now_ms))
         encoded = self._plans.encoder.encode(batch, now_ms)
@@ -53,7 +51,7 @@ class RedisStore(ServerStore["_RedisCall"]):
         self._wire.close()
 
 
-class _Wire:
+class _RedisWire:
     """Idle connections, by server."""
 
     def __init__(self, settings: RedisSettings, timeout_seconds: float) -> None:
@@ -131,11 +129,8 @@ def _is_dead(resting: Any) -> bool:
 
 
 class _RedisCall(ServerCall):
-    __slots__ = ("_wire",)
-
-    def __init__(self, wire: _Wire) -> None:
-        super().__init__(wire.timeout_seconds)
-        self._wire = wire
+    __slots__ = ()
+    _wire: _RedisWire
 
     def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, SendPipelines):
@@ -199,7 +194,7 @@ class _RedisCall(ServerCall):
         try:
             for _ in pipeline.commands:
                 left = until - time.monotonic()
-                if left < 0.9 * self.timeout_seconds and not used.can_read(timeout=max(left, 0)):
+                if left < 0.9 * self._wire.timeout_seconds and not used.can_read(timeout=max(left, 0)):
                     raise exceptions.TimeoutError
                 try:
                     replies.append(used.read_response())

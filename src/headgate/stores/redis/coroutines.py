@@ -27,18 +27,16 @@ T = TypeVar("T")
 class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
     own_clock = True
     _plans: RedisPlans
+    _wire: _AsyncRedisWire
 
     def __init__(self, settings: RedisSettings, timeout_seconds: float) -> None:
-        received = open_notifications(settings, lambda: self._plans.one_server, timeout_seconds)
-        self.notifications = LoopNotifications(received)
-        self._plans = RedisPlans(settings, lambda: received.listener)
-        self._wire = _AsyncWire(settings, timeout_seconds)
-
-    def _begin_call(self, *, to_the_end: bool = False) -> _AsyncRedisCall:
-        return _AsyncRedisCall(self._wire, to_the_end=to_the_end)
+        self._received = open_notifications(settings, lambda: self._plans.router.one_server, timeout_seconds)
+        self.notifications = LoopNotifications(self._received)
+        plans = RedisPlans(settings, lambda: self._received.listener)
+        super().__init__(plans, _AsyncRedisWire(settings, timeout_seconds), _AsyncRedisCall)
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncRedisCall) -> list[Answer]:
-        address = self._plans.one_server
+        address = self._plans.router.one_server
         if address is None:
             return await arun(self._plans.settle_plan(batch, now_ms), call.perform)
         encoded = self._plans.encoder.encode(batch, now_ms)
@@ -51,11 +49,11 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
         return await arun(self._plans.settle_encoded_plan(encoded, [replies]), call.perform)
 
     async def close(self) -> None:
-        self.notifications.close()
+        self._received.close()
         await self._wire.close()
 
 
-class _AsyncWire(LoopBound):
+class _AsyncRedisWire(LoopBound):
     """Idle connections, by server."""
 
     def __init__(self, settings: RedisSettings, timeout_seconds: float) -> None:
@@ -205,11 +203,7 @@ class _Alarm:
 
 
 class _AsyncRedisCall(AsyncServerCall):
-    __slots__ = ("_wire",)
-
-    def __init__(self, wire: _AsyncWire, *, to_the_end: bool = False) -> None:
-        super().__init__(wire.timeout_seconds, to_the_end=to_the_end)
-        self._wire = wire
+    _wire: _AsyncRedisWire
 
     async def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, SendPipelines):

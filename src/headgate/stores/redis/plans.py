@@ -22,7 +22,7 @@ from .keys import Keys, is_row, namespace_of
 from .router import RedisCommand, Router, raised
 from .script import DELETE, READ, SETTLE, SWEEP, USAGE, WRITE
 from .split import Answered, settle_split_plan
-from .url import Address, RedisSettings
+from .url import RedisSettings
 from .wire import Encoder, RedisBatch, read_row, read_usage
 
 _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) (.*)", re.DOTALL)  # as write.lua writes it
@@ -33,8 +33,8 @@ _SCANNED = 1000
 class RedisPlans:
     def __init__(self, settings: RedisSettings, listener: Callable[[], str]) -> None:
         """`listener`: the name under which the server notifies this process of free slots; empty if it cannot."""
-        self._router = Router(settings)
-        self._keys = Keys(settings.together, clustered=self._router.clustered)
+        self.router = Router(settings)
+        self._keys = Keys(settings.together, clustered=self.router.clustered)
         self._cold_milli = settings.cold_milli
         self._listener = listener
         self.usage_ms = 0
@@ -51,7 +51,7 @@ class RedisPlans:
     # Commands
 
     def _all_plan(self, commands: Sequence[RedisCommand]) -> Plan[list[Any]]:
-        replies = yield from self._router.deliver_plan(commands)
+        replies = yield from self.router.deliver_plan(commands)
         for reply in replies:
             if isinstance(reply, Unconfirmed):
                 raise reply.error
@@ -72,7 +72,7 @@ class RedisPlans:
 
         A key may be on two pages, if a server has just lost most of its keys.
         """
-        slots = yield from self._router.primaries_plan()
+        slots = yield from self.router.primaries_plan()
         server, position = map(int, cursor.split(":"))
         if server >= len(slots):  # a cluster that became smaller
             return [], None
@@ -85,20 +85,15 @@ class RedisPlans:
 
     # Buckets
 
-    @property
-    def one_server(self) -> Address | None:
-        """Where to send a whole batch without a plan; None if that needs one."""
-        return self._router.one_server
-
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
-        if self._router.clustered:
+        if self.router.clustered:
             return (yield from settle_split_plan(self._settle_slots_plan, self._keys, batch, now_ms))
         return (yield from self.settle_encoded_plan(self.encoder.encode(batch, now_ms)))
 
     def settle_encoded_plan(self, batch: RedisBatch, first: Sequence[Replies] = ()) -> Plan[list[Answer]]:
         """`first`: the replies to a first attempt that was already made."""
         command = RedisCommand(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
-        (reply,) = yield from self._router.deliver_plan([command], first)
+        (reply,) = yield from self.router.deliver_plan([command], first)
         return _answers(batch, reply)
 
     def _settle_slots_plan(
@@ -106,7 +101,7 @@ class RedisPlans:
     ) -> Plan[list[Sequence[Answered] | RateLimiterUnavailable]]:
         """One call for each slot. Returns the answers to its requests, or why there are none."""
         encoded = [self.encoder.encode(batch, now_ms, slot) for slot, batch in batches.items()]
-        replies = yield from self._router.deliver_plan(
+        replies = yield from self.router.deliver_plan(
             [
                 RedisCommand(batch.arguments, slot, repeatable=batch.repeatable, script=SETTLE)
                 for slot, batch in zip(batches, encoded)
@@ -293,7 +288,7 @@ class RedisPlans:
         return RedisCommand(arguments, self._keys.slot(row), script=SWEEP)
 
     def ping_plan(self) -> Plan[None]:
-        slots = yield from self._router.primaries_plan()
+        slots = yield from self.router.primaries_plan()
         yield from self._all_plan([RedisCommand(("PING",), slot) for slot in slots])
 
     setup_plan = ping_plan  # there is nothing to create

@@ -166,7 +166,7 @@ class Router:
 
     @property
     def one_server(self) -> Address | None:
-        """Where everything goes, if that is known and no replicas have to confirm it."""
+        """Where to send a whole batch without a plan; None if that is unknown, or replicas have to confirm it."""
         return None if self._wait else self._primary
 
     def deliver_plan(self, commands: Sequence[RedisCommand], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
