@@ -136,35 +136,12 @@ def _places(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
     return sorted({(request.keys[part.level], part.limit.name) for request in requests for part in request.parts})
 
 
-def _bucket(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    tokens_milli: int,
-    settled_at_ms: int,
-    remainder: int,
-    blocked_until_ms: int,
-    revision: int,
-    _: int,
-) -> Bucket:
-    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
-    return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
+def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
+    *numbers, _ = state
+    return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), *numbers)
 
 
-def _slots(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    held_milli: int,
-    settled_at_ms: int,
-    fits_at_ms: int,
-    blocked_until_ms: int,
-    revision: int,
-    own_milli: int,
-) -> Slots:
+def _slots(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Slots:
+    held_milli, *rest, own_milli = state
     limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
-    return stored_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
+    return stored_slots(limit, lease_id, held_milli, own_milli, *rest)

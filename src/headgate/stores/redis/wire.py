@@ -218,38 +218,13 @@ def _doubles(*numbers: int) -> bytes:
     return pack(f"<{len(numbers)}d", *numbers)
 
 
-def _bucket(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    tokens_milli: int,
-    owed: int,
-    settled_at_ms: int,
-    remainder: int,
-    blocked_until_ms: int,
-    revision: int,
-) -> Bucket:
-    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
-    return Bucket(limit, tokens_milli - owed * _BLOCK, settled_at_ms, remainder, blocked_until_ms, revision)
+def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
+    tokens_milli, owed, *rest = state
+    return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), tokens_milli - owed * _BLOCK, *rest)
 
 
-def _slots(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    held_milli: int,
-    own_milli: int,
-    settled_at_ms: int,
-    fits_at_ms: int,
-    blocked_until_ms: int,
-    revision: int,
-) -> Slots:
-    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
-    return stored_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
+def _slots(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Slots:
+    return stored_slots(stored_limit(limit, capacity_milli, refill_milli, period_ms), lease_id, *state)
 
 
 def read_row(reply: list[Any]) -> list[State]:
