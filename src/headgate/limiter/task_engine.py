@@ -52,7 +52,9 @@ class TaskEngine(Engine):
         store.usage_ms = self.usage_ms
         self._single_flight = TaskSingleFlight()
         in_process = isinstance(store, OffloadedStore) and store.in_process
-        self.slot_queues = SlotQueues(asyncio.Event, shared=not in_process, notifications=getattr(store, "notifications", None))
+        self.slot_queues = SlotQueues(
+            asyncio.Event, shared=not in_process, notifications=getattr(store, "notifications", None)
+        )
         self.renewal = TaskRenewal(self)
         self._background: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
