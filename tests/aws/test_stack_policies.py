@@ -73,13 +73,15 @@ def take(limiter: SyncRateLimiter) -> None:
         lease.adjust(rpm=1)
     assert limiter.try_acquire("key", "gpu", {"rpm": 1}, slots, on_unavailable="local")
     prefix = f"{limiter.namespace}/instance#"
-    eventually(lambda: limiter._store.list_records(prefix, None, 1, limiter._clock.now_ms()), "it is counted")
+    eventually(
+        lambda: limiter.engine.store.list_records(prefix, None, 1, limiter.engine.clock.now_ms()), "it is counted"
+    )
     limiter.reconcile()
 
 
 def put_away_at_once(limiter: Any) -> None:
     """As if every hour were over."""
-    hours = limiter._store._plans.hours
+    hours = limiter.engine.store._plans.hours
 
     def notice(place: Any, row: Any, now_ms: int) -> None:
         if row.used:

@@ -15,8 +15,8 @@ from ..core.errors import VersionConflict
 from ..core.names import StoredId, bucket_key
 from ..core.records import Change, Check, Delete, Put
 from ..limiter import keys
-from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import Edit, write_limits_plan
+from ..limiter.engine import Engine
 from ..limiter.observe.audit import Action, told
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan
 from ..stores.contract import MAX_CHANGES
@@ -50,7 +50,7 @@ class ApplyConflict(VersionConflict):
 
 
 def apply_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     diff: Diff,
     *,
     actor: str | None = None,
@@ -64,19 +64,19 @@ def apply_plan(
     done = 0
     versions = dict(diff.versions)
     applied = diff.applied
-    for batch in _batches(limiter, diff, versions, actor):
-        yield from _check_childless_plan(limiter, batch)
-        by = {"at_ms": limiter.clock.now_ms(), "actor": actor or limiter.actor}
-        mine = Put(applied_key(limiter.namespace), by, applied)
+    for batch in _batches(engine, diff, versions, actor):
+        yield from _check_childless_plan(engine, batch)
+        by = {"at_ms": engine.clock.now_ms(), "actor": actor or engine.actor}
+        mine = Put(applied_key(engine.namespace), by, applied)
         try:
-            yield from write_limits_plan(limiter, batch.edits, [mine, *batch.changes()], actor=actor)
+            yield from write_limits_plan(engine, batch.edits, [mine, *batch.changes()], actor=actor)
         except VersionConflict as conflict:
-            what = yield from _changed_plan(limiter, diff, conflict.key, mine)
+            what = yield from _changed_plan(engine, diff, conflict.key, mine)
             raise ApplyConflict(conflict.key, what) from None
         applied += 1
         done += batch.count
         for entity_id in batch.removed:
-            yield from _delete_buckets_plan(limiter, entity_id)
+            yield from _delete_buckets_plan(engine, entity_id)
         if progress is not None:
             progress(done, len(diff))
     return done
@@ -110,10 +110,10 @@ class _Batch:
         self.count += other.count
 
 
-def _batches(limiter: BaseLimiter, diff: Diff, versions: dict[str, int], actor: str | None) -> Iterator[_Batch]:
+def _batches(engine: Engine, diff: Diff, versions: dict[str, int], actor: str | None) -> Iterator[_Batch]:
     batch = _Batch()
     for difference in diff:
-        step = _step(limiter, diff, difference, versions, actor)
+        step = _step(engine, diff, difference, versions, actor)
         if not batch.has_room_for(step):
             yield batch
             batch = _Batch()
@@ -122,85 +122,83 @@ def _batches(limiter: BaseLimiter, diff: Diff, versions: dict[str, int], actor: 
         yield batch
 
 
-def _step(
-    limiter: BaseLimiter, diff: Diff, difference: Difference, versions: dict[str, int], actor: str | None
-) -> _Batch:
+def _step(engine: Engine, diff: Diff, difference: Difference, versions: dict[str, int], actor: str | None) -> _Batch:
     place, value, version = difference.place, difference.value, difference.version
     if place.kind in ("system", "resource", "limits"):
-        return _Batch(edits=[Edit(level_at(limiter, place), value, version)], count=1)
-    key = key_at(limiter, place)
+        return _Batch(edits=[Edit(level_at(engine, place), value, version)], count=1)
+    key = key_at(engine, place)
     changes: list[Change] = [Delete(key, version) if value is None else Put(key, value, version)]
     step = _Batch(others=changes, count=1)
     if place.kind == "entity":
         entity_id = StoredId(place.entity_id)
-        _follow(limiter, step, entity_id, difference.before, difference.after)
+        _follow(engine, step, entity_id, difference.before, difference.after)
         if value is None:
             step.removed.append(entity_id)
         elif (difference.before or {}).get("parent_id") != value["parent_id"]:
-            step.checks = _checks_above(limiter, diff, entity_id, versions)
+            step.checks = _checks_above(engine, diff, entity_id, versions)
         versions[entity_id] = version + 1
-    step.others += _event(limiter, difference, actor)
+    step.others += _event(engine, difference, actor)
     return step
 
 
 def _follow(
-    limiter: BaseLimiter, step: _Batch, entity_id: StoredId, before: dict[str, Any] | None, after: dict[str, Any] | None
+    engine: Engine, step: _Batch, entity_id: StoredId, before: dict[str, Any] | None, after: dict[str, Any] | None
 ) -> None:
     """The list of the parent's children."""
     old, new = ((value or {}).get("parent_id") for value in (before, after))
     if old == new:
         return
     if old is not None:
-        step.others.append(Delete(keys.child_key(limiter.namespace, old, entity_id)))
+        step.others.append(Delete(keys.child_key(engine.namespace, old, entity_id)))
     if new is not None:
-        step.others.append(Put(keys.child_key(limiter.namespace, new, entity_id), {}))
+        step.others.append(Put(keys.child_key(engine.namespace, new, entity_id), {}))
 
 
-def _checks_above(limiter: BaseLimiter, diff: Diff, entity_id: StoredId, versions: dict[str, int]) -> dict[str, Check]:
+def _checks_above(engine: Engine, diff: Diff, entity_id: StoredId, versions: dict[str, int]) -> dict[str, Check]:
     """All above must stay where they are while somebody is put below them."""
     checks = {}
     above = diff.parents.get(entity_id)
     while above is not None:
-        key = keys.entity_key(limiter.namespace, StoredId(above))
+        key = keys.entity_key(engine.namespace, StoredId(above))
         checks[key] = Check(key, versions[above])
         above = diff.parents.get(above)
     return checks
 
 
-def _event(limiter: BaseLimiter, difference: Difference, actor: str | None) -> Sequence[Put]:
+def _event(engine: Engine, difference: Difference, actor: str | None) -> Sequence[Put]:
     place, before, after = difference.place, difference.before, difference.after
     action = _ACTIONS[place.kind, difference.kind]
-    return told(limiter, action, entity_id=place.entity_id or None, before=before, after=after, actor=actor)
+    return told(engine, action, entity_id=place.entity_id or None, before=before, after=after, actor=actor)
 
 
-def _check_childless_plan(limiter: BaseLimiter, batch: _Batch) -> Plan[None]:
+def _check_childless_plan(engine: Engine, batch: _Batch) -> Plan[None]:
     """Nobody has been put below those that are removed, but for those that go with this batch."""
     written = {change.key for change in batch.others}
     for entity_id in batch.removed:
-        prefix = keys.children_prefix(limiter.namespace, entity_id)
+        prefix = keys.children_prefix(engine.namespace, entity_id)
         for child in (yield from ListRecords(prefix, limit=MAX_CHANGES, even_corrupt=True)):
             if child.key not in written:
                 raise ApplyConflict(child.key, f"{keys.last_part(child.key)!r} was put below {entity_id!r}")
 
 
-def _delete_buckets_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[None]:
+def _delete_buckets_plan(engine: Engine, entity_id: StoredId) -> Plan[None]:
     cursor: str | None = None
     while True:
-        rows = yield from ListBuckets(limiter.namespace, entity_id=entity_id, cursor=cursor)
+        rows = yield from ListBuckets(engine.namespace, entity_id=entity_id, cursor=cursor)
         resources = [row.resource for row in rows] + [error.resource for error in rows.corrupt]
         if resources:
-            yield from DeleteBuckets([bucket_key(limiter.namespace, entity_id, resource) for resource in resources])
+            yield from DeleteBuckets([bucket_key(engine.namespace, entity_id, resource) for resource in resources])
         cursor = rows.cursor
         if cursor is None:
             return
 
 
-def _changed_plan(limiter: BaseLimiter, diff: Diff, key: str, mine: Put) -> Plan[str]:
+def _changed_plan(engine: Engine, diff: Diff, key: str, mine: Put) -> Plan[str]:
     """What somebody else has changed: of all that, another declaration explains most."""
     (applied,) = yield from GetRecords([mine.key])
     if applied is not None and applied.version != mine.expected:
         return f"another declaration was applied by {applied.value['actor']}"
     for difference in diff:
-        if key_at(limiter, difference.place) == key:
+        if key_at(engine, difference.place) == key:
             return f"{difference.place} was changed by somebody else"
     return f"{keys.last_part(key)!r}, above what is to be changed, was changed by somebody else"

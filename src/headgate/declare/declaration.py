@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
-from ..limiter.base import OnUnavailable
+from ..limiter import OnUnavailable
 
 Limits: TypeAlias = "Mapping[str, Limit]"  # by name
 Kind: TypeAlias = Literal["system", "resource", "entity", "limits", "plans", "rules"]

@@ -12,10 +12,10 @@ from ..core.records import ABSENT
 from ..files import DocumentError
 from ..http.rules import Rule, Rules
 from ..http.tiers import ANY_RULE, Plans
-from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import described, entity_level
 from ..limiter.config.entities import entity_value
 from ..limiter.config.levels import level_value
+from ..limiter.engine import Engine
 from ..plan import Plan
 from .declaration import Declaration, DeclaredEntity, Limits, Place, inherits
 from .diff_format import told_line
@@ -73,21 +73,21 @@ class Diff(list[Difference]):
         self.applied = applied
 
 
-def diff_plan(limiter: BaseLimiter, declaration: Declaration, *, prune: bool = False) -> Plan[Diff]:
+def diff_plan(engine: Engine, declaration: Declaration, *, prune: bool = False) -> Plan[Diff]:
     """What applying a declaration would change; with `prune` it removes whatever is stored and not declared.
 
     DocumentError, or ValidationError if it was not read from a file, if it cannot be applied to what is stored.
     """
-    if declaration.namespace not in (None, limiter.namespace):
-        raise _refused(declaration, [(1, f"it is for namespace {declaration.namespace!r}, not {limiter.namespace!r}")])
-    ids = {entity_id: _stored_id(limiter, entity_id) for entity_id in _ids(declaration)}
+    if declaration.namespace not in (None, engine.namespace):
+        raise _refused(declaration, [(1, f"it is for namespace {declaration.namespace!r}, not {engine.namespace!r}")])
+    ids = {entity_id: _stored_id(engine, entity_id) for entity_id in _ids(declaration)}
     wanted = dict(_wanted(declaration, ids))
     if prune:
-        stored = yield from read_all_plan(limiter)
+        stored = yield from read_all_plan(engine)
     else:
         above = [Place("entity", stored_id) for stored_id in ids.values()]
         together = [_RULES, _PLANS] if wanted.keys() & {_RULES, _PLANS} else []
-        stored = yield from read_places_plan(limiter, dict.fromkeys([*wanted, *above, *together]))
+        stored = yield from read_places_plan(engine, dict.fromkeys([*wanted, *above, *together]))
     kept = {place.entity_id for place in wanted} if prune else None
     parents = _parents(wanted, stored, kept)
     _check_parents(declaration, ids, parents, prune)
@@ -98,8 +98,8 @@ def diff_plan(limiter: BaseLimiter, declaration: Declaration, *, prune: bool = F
     return Diff(differences, parents, versions, stored.applied)
 
 
-def _stored_id(limiter: BaseLimiter, entity_id: str) -> str:
-    return str(entity_level(limiter, entity_id, None).entity_id)
+def _stored_id(engine: Engine, entity_id: str) -> str:
+    return str(entity_level(engine, entity_id, None).entity_id)
 
 
 def _ids(declaration: Declaration) -> Iterator[str]:

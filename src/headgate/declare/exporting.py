@@ -7,22 +7,22 @@ from typing import Any
 
 from ..core.limit import by_name
 from ..core.text import readable
-from ..limiter.base import BaseLimiter
 from ..limiter.config.levels import inherits, limits_in
+from ..limiter.engine import Engine
 from ..plan import Plan
 from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Limits, Place
 from .stored import read_all_plan
 
 
-def export_plan(limiter: BaseLimiter) -> Plan[Declaration]:
+def export_plan(engine: Engine) -> Plan[Declaration]:
     """All that is stored in the limiter's namespace and can be declared. Of ids that are hashed, the hashes."""
-    stored = yield from read_all_plan(limiter)
+    stored = yield from read_all_plan(engine)
     found = {
         place: readable(record.value) for place, record in sorted(stored.records.items(), key=lambda item: str(item[0]))
     }
     system = found.get(Place("system"))
     return Declaration(
-        namespace=limiter.namespace,
+        namespace=engine.namespace,
         system=None if system is None else _limits(system),
         on_unavailable=(system or {}).get("on_unavailable"),
         resources={str(place.resource): _limits(value) for place, value in found.items() if place.kind == "resource"},

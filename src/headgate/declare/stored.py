@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ..core.names import StoredId
 from ..core.records import ABSENT, Record
 from ..limiter import keys
-from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import Level, resource_level, system_level
+from ..limiter.engine import Engine
 from ..plan import GetRecords, ListRecords, Plan
 from .declaration import Place
 
@@ -30,37 +30,37 @@ def applied_key(namespace: str) -> str:
     return f"{namespace}/applied"
 
 
-def level_at(limiter: BaseLimiter, place: Place) -> Level:
+def level_at(engine: Engine, place: Place) -> Level:
     """Where the limits of a place are. Ids in places are stored ids."""
     if place.kind == "system":
-        return system_level(limiter)
+        return system_level(engine)
     if place.kind == "resource":
-        return resource_level(limiter, str(place.resource))
+        return resource_level(engine, str(place.resource))
     entity_id = StoredId(place.entity_id)
-    key = keys.entity_limits_key(limiter.namespace, entity_id, place.resource)
-    index = keys.custom_key(limiter.namespace, place.resource, entity_id)
+    key = keys.entity_limits_key(engine.namespace, entity_id, place.resource)
+    index = keys.custom_key(engine.namespace, place.resource, entity_id)
     return Level(key, "limits.set", "limits.deleted", entity_id, place.resource, index)
 
 
-def key_at(limiter: BaseLimiter, place: Place) -> str:
+def key_at(engine: Engine, place: Place) -> str:
     if place.kind == "entity":
-        return keys.entity_key(limiter.namespace, StoredId(place.entity_id))
+        return keys.entity_key(engine.namespace, StoredId(place.entity_id))
     if place.kind == "rules":
-        return keys.rules_key(limiter.namespace)
+        return keys.rules_key(engine.namespace)
     if place.kind == "plans":
-        return keys.plans_key(limiter.namespace)
-    return level_at(limiter, place).key
+        return keys.plans_key(engine.namespace)
+    return level_at(engine, place).key
 
 
-def read_places_plan(limiter: BaseLimiter, places: Iterable[Place]) -> Plan[Stored]:
+def read_places_plan(engine: Engine, places: Iterable[Place]) -> Plan[Stored]:
     """What there is at these places, and of the entities above those among them."""
     stored = Stored()
-    stored.applied = yield from _applied_plan(limiter)  # first: what is read is no older
+    stored.applied = yield from _applied_plan(engine)  # first: what is read is no older
     wanted = list(places)
     while wanted:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            records = yield from GetRecords([key_at(limiter, place) for place in some])
+            records = yield from GetRecords([key_at(engine, place) for place in some])
             stored.records |= {place: record for place, record in zip(some, records) if record is not None}
         wanted = sorted(_parents(stored, wanted))
     return stored
@@ -78,9 +78,9 @@ def _parents(stored: Stored, read: Iterable[Place]) -> Iterator[Place]:
                 yield above
 
 
-def read_all_plan(limiter: BaseLimiter) -> Plan[Stored]:
-    namespace = limiter.namespace
-    stored = yield from read_places_plan(limiter, [Place("system"), Place("plans"), Place("rules")])
+def read_all_plan(engine: Engine) -> Plan[Stored]:
+    namespace = engine.namespace
+    stored = yield from read_places_plan(engine, [Place("system"), Place("plans"), Place("rules")])
     for prefix, place_of in (
         (keys.resources_prefix(namespace), _resource_place),
         (keys.entities_prefix(namespace), _entity_place),
@@ -111,6 +111,6 @@ def _limits_place(rest: str) -> Place:
     return Place("limits", entity_id, resource or None)
 
 
-def _applied_plan(limiter: BaseLimiter) -> Plan[int]:
-    (record,) = yield from GetRecords([applied_key(limiter.namespace)])
+def _applied_plan(engine: Engine) -> Plan[int]:
+    (record,) = yield from GetRecords([applied_key(engine.namespace)])
     return record.version if record else ABSENT

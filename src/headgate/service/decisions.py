@@ -231,7 +231,7 @@ async def check(asked: Asked, body: CheckForm) -> CheckReply:
     if asked.gate is None:
         raise ProblemError(404, "the service has no rules: start it with --rules FILE, or --rules stored")
     if body.entity_id is not None:
-        asked.service.check_entity_id(body.entity_id)  # the engine would take a bad id for a mistake in a rule
+        asked.limiter.engine.stored_id(body.entity_id)  # the rules would take a bad id for a mistake of their own
     verdict = await asked.gate.check(FormCall(body))
     if isinstance(verdict, HttpRefusal):
         if verdict.refused is None:

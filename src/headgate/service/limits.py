@@ -72,7 +72,7 @@ async def _change(
     while True:
         seen = await level.preview(asked.limiter, wanted)
         if expected not in (None, seen.version):
-            raise VersionConflict(level_at(asked.limiter, level.entity_id, level.resource).key)
+            raise VersionConflict(level_at(asked.limiter.engine, level.entity_id, level.resource).key)
         try:
             if not sent.preview:
                 await level.change(asked.limiter, wanted, seen.version, asked.actor)

@@ -21,7 +21,6 @@ from ..http.rules import Rules
 from ..http.rules_file import RulesFile
 from ..http.tiers import Tiers
 from ..limiter import RateLimiter
-from ..limiter.ids import to_stored_id
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
 from .metrics import Exposition, ServiceCollector
 from .operations import Asked
@@ -89,7 +88,6 @@ class Service:
         self._rules = rules
         self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
         self._hash_entity_ids = hash_entity_ids
-        self.check_entity_id = to_stored_id(hash_entity_ids)
         self._metrics_resources = tuple(metrics_resources)
         self._rooms: dict[str, Room] = {}
         self._ready = (0.0, False)

@@ -23,7 +23,8 @@ from ...core.limit import Limit
 from ...core.units import wait_to_ms
 from ...limiter import Decision, Dimension, Lease, OnUnavailable, RateLimiter, SyncLease, SyncRateLimiter, VendorSync
 from ...limiter.acquire.chain import ONE_OF_EACH
-from ...limiter.base import BaseLimiter, check_on_unavailable
+from ...limiter.acquire.options import check_on_unavailable
+from ...limiter.base import BaseLimiter
 from ...limiter.vendor.dimensions import dimension_of
 from ...limiter.vendor.sync import NAMES
 from ...plan import Plan
@@ -103,7 +104,7 @@ class Gate:
         dimension = self.which(request)
         if dimension is None:
             return (yield from Do(send)), None
-        exchange = yield from self._take_plan(request, dimension_of(self.limiter, dimension))
+        exchange = yield from self._take_plan(request, dimension_of(self.limiter.engine, dimension))
         response: Any = None
         try:
             response = yield from Do(send)
@@ -230,7 +231,7 @@ class HttpExchange:
 def which(limiter: BaseLimiter, dimensions: Dimensions) -> Which:
     """A function from a request to its dimension, made from a dimension, a function, or a mapping of these by host."""
     if isinstance(dimensions, str):
-        dimension_of(limiter, dimensions)
+        dimension_of(limiter.engine, dimensions)
         return lambda request: dimensions
     if callable(dimensions):
         return dimensions

@@ -11,7 +11,7 @@ from ...core.names import StoredId, check_resource
 from ...core.records import ABSENT, Change, Delete, Put, Record
 from ...plan import GetRecords, Plan, WriteRecords
 from .. import keys
-from ..base import BaseLimiter
+from ..engine import Engine
 from ..observe.audit import Action, told
 
 
@@ -29,28 +29,28 @@ class Level(NamedTuple):
     listed_at: str | None = None
 
 
-def entity_level(limiter: BaseLimiter, entity_id: str, resource: str | None) -> Level:
-    stored_id = limiter._stored_id(entity_id)
+def entity_level(engine: Engine, entity_id: str, resource: str | None) -> Level:
+    stored_id = engine.stored_id(entity_id)
     resource = None if resource is None else check_resource(resource)
-    key = keys.entity_limits_key(limiter.namespace, stored_id, resource)
-    index = keys.custom_key(limiter.namespace, resource, stored_id)
+    key = keys.entity_limits_key(engine.namespace, stored_id, resource)
+    index = keys.custom_key(engine.namespace, resource, stored_id)
     return Level(key, "limits.set", "limits.deleted", stored_id, resource, index)
 
 
-def resource_level(limiter: BaseLimiter, resource: str) -> Level:
-    key = keys.resource_limits_key(limiter.namespace, check_resource(resource))
+def resource_level(engine: Engine, resource: str) -> Level:
+    key = keys.resource_limits_key(engine.namespace, check_resource(resource))
     return Level(key, "resource_defaults.set", "resource_defaults.deleted", resource=resource)
 
 
-def system_level(limiter: BaseLimiter) -> Level:
-    return Level(keys.system_limits_key(limiter.namespace), "system_defaults.set", "system_defaults.deleted")
+def system_level(engine: Engine) -> Level:
+    return Level(keys.system_limits_key(engine.namespace), "system_defaults.set", "system_defaults.deleted")
 
 
-def level_at(limiter: BaseLimiter, entity_id: str | None, resource: str | None) -> Level:
+def level_at(engine: Engine, entity_id: str | None, resource: str | None) -> Level:
     """Of an entity, a resource or (neither) the system."""
     if entity_id is not None:
-        return entity_level(limiter, entity_id, resource)
-    return system_level(limiter) if resource is None else resource_level(limiter, resource)
+        return entity_level(engine, entity_id, resource)
+    return system_level(engine) if resource is None else resource_level(engine, resource)
 
 
 class Edit(NamedTuple):
@@ -60,7 +60,7 @@ class Edit(NamedTuple):
     value: dict[str, Any] | None
     expected_version: int | None = None
 
-    def changes(self, limiter: BaseLimiter, record: Record | None, actor: str | None) -> list[Change]:
+    def changes(self, engine: Engine, record: Record | None, actor: str | None) -> list[Change]:
         """All that has to be written, which is nothing if nothing changes."""
         level, value, expected = self
         if expected is not None and expected != (record.version if record else ABSENT):
@@ -71,7 +71,7 @@ class Edit(NamedTuple):
         if level.listed_at is not None:
             changes.append(Delete(level.listed_at) if value is None else Put(level.listed_at, {}))
         changes += told(
-            limiter,
+            engine,
             level.deleted if value is None else level.set,
             entity_id=level.entity_id,
             resource=level.resource,
@@ -100,32 +100,32 @@ def described(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_limits_plan(
-    limiter: BaseLimiter, edits: Sequence[Edit], others: Sequence[Change] = (), *, actor: str | None = None
+    engine: Engine, edits: Sequence[Edit], others: Sequence[Change] = (), *, actor: str | None = None
 ) -> Plan[list[Record | None]]:
     """Change stored limits, and move the namespace's revision on, so that buckets know the newer from the older. What
     was there before.
 
     The revision is a time in milliseconds: even if its record is lost, the next one is later than all before.
     """
-    key = keys.revision_key(limiter.namespace)
+    key = keys.revision_key(engine.namespace)
     while True:
         read = GetRecords([key, *(edit.level.key for edit in edits)], even_corrupt=True)  # they are overwritten
         revised, *before = yield from read
         changes = list(others)
         for edit, record in zip(edits, before):
-            changes += edit.changes(limiter, record, actor)
+            changes += edit.changes(engine, record, actor)
         if not changes:
             return before
-        revision = max(limiter._clock.now_ms(), revision_of(revised) + 1)
+        revision = max(engine.clock.now_ms(), revision_of(revised) + 1)
         try:
             yield from WriteRecords([*changes, Put(key, {"revision": revision}, known_version(revised))])
         except VersionConflict as conflict:
             if conflict.key == key:
                 continue  # someone else changed limits in between
             raise
-        limiter._cache.clear()
+        engine.cache.clear()
         if others or any(edit.level.entity_id is not None for edit in edits):
-            limiter._cache.note_entities_have_their_own()  # a list may be late to know
+            engine.cache.note_entities_have_their_own()  # a list may be late to know
         return before
 
 

@@ -15,7 +15,7 @@ from ...core.limit import Limit, by_name
 from ...core.records import ABSENT, Record
 
 if TYPE_CHECKING:
-    from ..base import OnUnavailable
+    from ..acquire.options import OnUnavailable
 
 Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
 Value: TypeAlias = "Mapping[str, Any]"  # of a record

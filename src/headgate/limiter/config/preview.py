@@ -11,7 +11,8 @@ from ...core.names import StoredId, check_resource
 from ...core.records import Record
 from ...plan import GetRecords, ListRecords, Plan
 from .. import keys
-from ..base import BaseLimiter, OnUnavailable
+from ..acquire.options import OnUnavailable
+from ..engine import Engine
 from .levels import ResolvedLimits, Value, inherits, level_value, merge, stored_limits
 
 _AT_ONCE = 50  # resources that are read in one call
@@ -37,7 +38,7 @@ class LimitsPreview:
 
 
 def preview_limits_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str | None = None,
     resource: str | None = None,
     limits: Iterable[Limit] | None = None,
@@ -46,23 +47,23 @@ def preview_limits_plan(
     on_unavailable: OnUnavailable | None = None,
 ) -> Plan[LimitsPreview]:
     """What would hold if these limits were stored for an entity, a resource or (neither) the system; None: deleted."""
-    stored_id = None if entity_id is None else limiter._stored_id(entity_id)
+    stored_id = None if entity_id is None else engine.stored_id(entity_id)
     resource = None if resource is None else check_resource(resource)
     value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
-    places = _places(limiter, stored_id, resource)
+    places = _places(engine, stored_id, resource)
     at = next(index for index, place in enumerate(places) if place is not None)
     records = yield from _read_plan(places)
-    before, after = _both(limiter, records, at, value)
+    before, after = _both(engine, records, at, value)
     dropped: Dropped = {name: [resource] for name in _gone(before, after)}
     current = records[at]
     if stored_id is not None and resource is None and _may_drop_more(current, value):
-        yield from _on_resources_plan(limiter, stored_id, records, value, dropped)
+        yield from _on_resources_plan(engine, stored_id, records, value, dropped)
     return LimitsPreview(before, after, dropped, stored_limits(current).version)
 
 
-def _places(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> list[str | None]:
+def _places(engine: Engine, entity_id: StoredId | None, resource: str | None) -> list[str | None]:
     """The keys of the levels that a place has, the most specific first."""
-    namespace = limiter.namespace
+    namespace = engine.namespace
     return [
         keys.entity_limits_key(namespace, entity_id, resource) if entity_id is not None and resource else None,
         keys.entity_limits_key(namespace, entity_id, None) if entity_id is not None else None,
@@ -78,13 +79,13 @@ def _read_plan(places: Sequence[str | None]) -> Plan[list[Record | None]]:
 
 
 def _both(
-    limiter: BaseLimiter, records: Sequence[Record | None], at: int, value: Value | None
+    engine: Engine, records: Sequence[Record | None], at: int, value: Value | None
 ) -> tuple[ResolvedLimits, ResolvedLimits]:
     """As it is, and with this value at one of the levels."""
     values: list[Value | None] = [record.value if record else None for record in records]
     changed: list[Any] = [*values[:at], value, *values[at + 1 :]]
     before, after = (
-        merge(some, limiter._limits).resolved((some[-1] or {}).get("on_unavailable")) for some in (values, changed)
+        merge(some, engine.limits).resolved((some[-1] or {}).get("on_unavailable")) for some in (values, changed)
     )
     return before, after
 
@@ -104,18 +105,18 @@ def _may_drop_more(record: Record | None, value: Value | None) -> bool:
 
 
 def _on_resources_plan(
-    limiter: BaseLimiter, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
+    engine: Engine, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
 ) -> Plan[None]:
     """The same on each resource that has limits."""
     _, default, _, system = records
-    prefix = keys.resources_prefix(limiter.namespace)
+    prefix = keys.resources_prefix(engine.namespace)
     cursor: str | None = None
     while True:
         page = yield from ListRecords(prefix, cursor, _AT_ONCE)
-        own_keys = [keys.entity_limits_key(limiter.namespace, entity_id, keys.last_part(one.key)) for one in page]
+        own_keys = [keys.entity_limits_key(engine.namespace, entity_id, keys.last_part(one.key)) for one in page]
         own = yield from GetRecords(own_keys)
         for everyones, mine in zip(page, own):
-            for name in _gone(*_both(limiter, [mine, default, everyones, system], 1, value)):
+            for name in _gone(*_both(engine, [mine, default, everyones, system], 1, value)):
                 dropped.setdefault(name, []).append(keys.last_part(everyones.key))
         cursor = page.cursor
         if cursor is None:

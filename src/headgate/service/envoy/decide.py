@@ -85,7 +85,7 @@ def _tell(limiter: RateLimiter, match: MatchedDescriptor, decision: Decision[Lea
     if decision.error is not None:
         log.error("%s", decision.error)
     elif not decision.allowed:
-        limiter.events.tell(
+        limiter.observers.tell(
             "shadow.refused",
             rule=match.resource,
             entity_id=decision.statuses[0].entity_id,

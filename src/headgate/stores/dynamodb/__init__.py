@@ -6,23 +6,19 @@ nothing read before (forms.py), for any number of limits and any number of waiti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..contract import AsyncStore, Store
 from .url import read_url
 
-# Both need botocore, which the keys and forms of this folder do without.
-if TYPE_CHECKING:
-    from .blocking import DynamoDBStore
-    from .coroutines import AsyncDynamoDBStore
+# The stores need botocore, which the keys and forms of this folder do without.
 
 
-def open_blocking(url: str, timeout_seconds: float) -> DynamoDBStore:
+def open_blocking(url: str, timeout_seconds: float) -> Store:
     from .blocking import DynamoDBStore
 
     return DynamoDBStore(read_url(url), timeout_seconds)
 
 
-def open_async(url: str, timeout_seconds: float) -> AsyncDynamoDBStore:
+def open_async(url: str, timeout_seconds: float) -> AsyncStore:
     from .coroutines import AsyncDynamoDBStore
 
     return AsyncDynamoDBStore(read_url(url), timeout_seconds)

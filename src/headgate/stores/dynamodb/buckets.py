@@ -152,7 +152,7 @@ class Buckets:
                 with suppress(CorruptState):  # somebody has to hear of it
                     (pool,) = yield from self._cross_shard.pools_plan([first], now_ms)
                     swept += yield from self._merge_plan(pool, now_ms)
-            leases = yield from self._slots.sweep_plan(ns, now_ms)
+            leases = yield from self._slots.free_expired_plan(ns, now_ms)
         return Swept(buckets=swept, leases=leases)
 
     def _with_shards_plan(self, ns: str) -> Plan[list[Place]]:

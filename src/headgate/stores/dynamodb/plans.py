@@ -90,6 +90,14 @@ class Plans:
     def ping_plan(self) -> Plan[None]:
         return self._table.ping_plan()
 
+    @property
+    def usage_ms(self) -> int:
+        return self.hours.kept_ms
+
+    @usage_ms.setter
+    def usage_ms(self, ms: int) -> None:
+        self.hours.kept_ms = ms
+
 
 def _given(now_ms: int | None) -> int:
     assert now_ms is not None, "DynamoDB has no clock to ask"

@@ -164,7 +164,7 @@ class SlotSource(Source):
         delete = {"TableName": self._deliver.table, "Key": place.key}
         yield from self._deliver.one_plan(Send("DeleteItem", delete, repeatable=True))
 
-    def sweep_plan(self, ns: str, now_ms: int) -> Plan[int]:
+    def free_expired_plan(self, ns: str, now_ms: int) -> Plan[int]:
         """Remove the holders that have run out; how many. Each is counted by the one whose write has removed it."""
         swept = 0
         parameters: dict[str, Any] = {
