@@ -34,10 +34,10 @@ def test_what_would_change_then_changing_it(inside: Cli, file: Path) -> None:
     apply = ("apply", "-f", str(file))
     planned = inside(*apply, "--plan", code=1).stdout
     assert planned.splitlines() == [
-        "+ system: rpm 100/minute",
+        "+ limits of everyone on every resource: rpm 100/minute",
         '+ entity holding: name "Holding\\u001b[31m"',
         "+ entity acme: parent holding",
-        "+ limits of acme: rpm 10/minute",
+        "+ limits of acme on every resource: rpm 10/minute",
         "would be: 4 created",
     ]
     assert inside.json("export") == {"namespace": "default"}
@@ -47,7 +47,7 @@ def test_what_would_change_then_changing_it(inside: Cli, file: Path) -> None:
     file.write_text(CHANGED)
     assert inside(*apply).stdout.splitlines() == [
         '~ entity acme: +name "Acme", -parent holding',
-        "~ limits of acme: rpm 10/minute -> 20/minute",
+        "~ limits of acme on every resource: rpm 10/minute -> 20/minute",
         "2 changed",
     ]
 
@@ -94,7 +94,7 @@ def test_pruning_is_confirmed(cli: Cli, inside: Cli, file: Path) -> None:
         assert terminal.end() == 1
     assert "nothing was changed" in terminal.seen
     assert inside(*prune, "--yes").stdout.splitlines() == [
-        "- limits of acme: rpm 10/minute",
+        "- limits of acme on every resource: rpm 10/minute",
         "- entity acme: parent holding",
         '- entity holding: name "Holding\\u001b[31m"',
         "3 removed",

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..limiter import AuditEvent
+from ..limiter.config.levels import LimitLevel
 from .command import Command
 from .options import Session, store_options
 from .output import answer, answer_json, moment, printable
@@ -73,7 +74,7 @@ def _about(event: AuditEvent) -> str:
         return event.entity_id or ""
     if event.action.startswith(("rules.", "plans.")):
         return ""
-    return f"{event.entity_id or 'everyone'} on {event.resource or 'every resource'}"
+    return str(LimitLevel(event.entity_id, event.resource))
 
 
 def _changes(event: AuditEvent) -> Iterator[str]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from ..limiter import SyncRateLimiter
+from ..limiter.config.levels import LimitLevel
 from .command import Command, Group
 from .level import (
-    Level,
     guarded_options,
     inherit_option,
     limits_table,
@@ -77,7 +77,7 @@ def set_(
     5/10s, '100/minute burst 150'. Units: ms, second, minute, hour, day, week. Or it is how many at once:
     '10 concurrent', '10 concurrent ttl 90s'.
     """
-    level = Level(session.stored_id(entity_id), resource)
+    level = LimitLevel(session.stored_id(entity_id), resource)
     return store(session, level, specs, inherit=inherit, expected=expected_version, yes=yes)
 
 
@@ -89,7 +89,7 @@ def set_(
 @store_options
 def get(session: Session, entity_id: str, resource: str | None) -> None:
     """Show the limits stored for ENTITY at one level. `headgate limits resolve` shows those that hold."""
-    show(session, Level(session.stored_id(entity_id), resource))
+    show(session, LimitLevel(session.stored_id(entity_id), resource))
 
 
 @limits.command(
@@ -103,7 +103,7 @@ def get(session: Session, entity_id: str, resource: str | None) -> None:
 @change_options
 def delete(session: Session, entity_id: str, resource: str | None, expected_version: int | None, yes: bool) -> int:
     """Delete the limits stored for ENTITY at one level. Those of the other levels hold from then on."""
-    return remove(session, Level(session.stored_id(entity_id), resource), expected=expected_version, yes=yes)
+    return remove(session, LimitLevel(session.stored_id(entity_id), resource), expected=expected_version, yes=yes)
 
 
 @limits.command(
@@ -120,9 +120,9 @@ def list_(session: Session, resource: str | None) -> None:
     `headgate resource list` and `headgate system get` show the limits of everyone.
     """
 
-    def levels(limiter: SyncRateLimiter) -> Iterator[Level]:
+    def levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
         for entity_id in all_pages(lambda cursor: limiter.list_entities_with_custom_limits(resource, cursor=cursor)):
-            yield Level(entity_id, resource)
+            yield LimitLevel(entity_id, resource)
 
     show_all(session, levels, f"no entity has limits of its own on {resource or 'every resource'}")
 
@@ -143,7 +143,7 @@ def resolve(session: Session, entity_id: str, resource: str) -> None:
     code are not stored: those with a bucket in use are named, and `headgate buckets` shows them.
     """
     entity_id = session.stored_id(entity_id)
-    level = Level(entity_id, resource)
+    level = LimitLevel(entity_id, resource)
     with session.limiter() as limiter:
         found = limiter.resolve_limits(entity_id, resource)
         in_use = {bucket.limit.name for bucket in limiter.get_buckets(entity_id, resource)}

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from ..limiter import SyncRateLimiter
+from ..limiter.config.levels import LimitLevel
 from .command import Command, Group
-from .level import Level, guarded_options, inherit_option, remove, show, show_all, specs_argument, store
+from .level import guarded_options, inherit_option, remove, show, show_all, specs_argument, store
 from .options import Session, change_options, store_options
 from .pages import all_pages
 
@@ -39,7 +40,7 @@ def set_(
 
     NAME=SPEC is spelled as for `headgate limits set`.
     """
-    return store(session, Level(resource=resource), specs, inherit=inherit, expected=expected_version, yes=yes)
+    return store(session, LimitLevel(resource=resource), specs, inherit=inherit, expected=expected_version, yes=yes)
 
 
 @resource.command("get", cls=Command, examples=["headgate resource get llm"])
@@ -47,7 +48,7 @@ def set_(
 @store_options
 def get(session: Session, resource: str) -> None:
     """Show the limits of everyone on RESOURCE."""
-    show(session, Level(resource=resource))
+    show(session, LimitLevel(resource=resource))
 
 
 @resource.command("delete", cls=Command, examples=["headgate resource delete llm"])
@@ -56,7 +57,7 @@ def get(session: Session, resource: str) -> None:
 @change_options
 def delete(session: Session, resource: str, expected_version: int | None, yes: bool) -> int:
     """Delete the limits of everyone on RESOURCE. Those of the system hold from then on."""
-    return remove(session, Level(resource=resource), expected=expected_version, yes=yes)
+    return remove(session, LimitLevel(resource=resource), expected=expected_version, yes=yes)
 
 
 @resource.command("list", cls=Command, examples=["headgate resource list"])
@@ -64,8 +65,8 @@ def delete(session: Session, resource: str, expected_version: int | None, yes: b
 def list_(session: Session) -> None:
     """List the resources that have limits for everyone."""
 
-    def levels(limiter: SyncRateLimiter) -> Iterator[Level]:
+    def levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
         for name in all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)):
-            yield Level(resource=name)
+            yield LimitLevel(resource=name)
 
     show_all(session, levels, "no resource has limits for everyone")

@@ -8,8 +8,9 @@ from typing import get_args
 import click
 
 from ..limiter import OnUnavailable
+from ..limiter.config.levels import LimitLevel
 from .command import Command, Group
-from .level import Level, guarded_options, inherit_option, remove, show, specs_argument, store
+from .level import guarded_options, inherit_option, remove, show, specs_argument, store
 from .options import Session, change_options, store_options
 
 
@@ -50,14 +51,16 @@ def set_(
     NAME=SPEC is spelled as for `headgate limits set`. With --no-inherit the limits that programs give their limiters do
     not hold.
     """
-    return store(session, Level(), specs, inherit=inherit, expected=expected_version, yes=yes, policy=on_unavailable)
+    return store(
+        session, LimitLevel(), specs, inherit=inherit, expected=expected_version, yes=yes, policy=on_unavailable
+    )
 
 
 @system.command("get", cls=Command, examples=["headgate system get"])
 @store_options
 def get(session: Session) -> None:
     """Show the limits of everyone everywhere."""
-    show(session, Level())
+    show(session, LimitLevel())
 
 
 @system.command("delete", cls=Command, examples=["headgate system delete"])
@@ -65,4 +68,4 @@ def get(session: Session) -> None:
 @change_options
 def delete(session: Session, expected_version: int | None, yes: bool) -> int:
     """Delete the limits of everyone everywhere. Where there are no others, an acquire is an error from then on."""
-    return remove(session, Level(), expected=expected_version, yes=yes)
+    return remove(session, LimitLevel(), expected=expected_version, yes=yes)

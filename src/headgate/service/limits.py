@@ -1,4 +1,4 @@
-"""Limits as they are sent, and those that are stored."""
+"""Limits in requests and responses, and the endpoints for stored limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ..core.errors import ValidationError, VersionConflict
 from ..core.limit import Limit
 from ..http.limits import read_limits
 from ..limiter import ResolvedLimits as Found
-from ..limiter.config.edits import level_at
-from .levels import Level, Wanted
+from ..limiter import StoredLimits as Wanted
+from ..limiter.config.levels import LimitLevel
+from ..limiter.config.limits import aread_level, awrite_level
+from ..limiter.config.preview import apreview_level
 from .operations import Asked, operation
 from .paging import cursor_of, read_cursor
 from .schema import (
@@ -58,24 +60,24 @@ def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
     return [msgspec.convert(limit.as_dict(), LimitForm) for limit in limits]
 
 
-# Stored ones
+# Stored limits
 
 
 async def _change(
-    asked: Asked, level: Level, wanted: Wanted | None, sent: LimitsForm | ChangeQuery
+    asked: Asked, level: LimitLevel, wanted: Wanted | None, sent: LimitsForm | ChangeQuery
 ) -> tuple[bool, Effective]:
-    """Whether there was something before, and what the change does, or would do.
+    """Whether limits were stored before, and what the change does, or would do.
 
-    What it says is what it did: if somebody else changes the level in between, it looks again.
+    The answer describes the change that was made: if the level is changed in between, it is read again.
     """
     expected = None if sent.expected_version is None else int(sent.expected_version)
     while True:
-        seen = await level.preview(asked.limiter, wanted)
+        seen = await apreview_level(asked.limiter, level, wanted)
         if expected not in (None, seen.version):
-            raise VersionConflict(level_at(asked.limiter, level.entity_id, level.resource).key)
+            raise VersionConflict(level.stored(asked.limiter).key(asked.limiter.namespace))
         try:
             if not sent.preview:
-                await level.change(asked.limiter, wanted, seen.version, asked.actor)
+                await awrite_level(asked.limiter, level, wanted, expected_version=seen.version, actor=asked.actor)
             return seen.version > 0, Effective(_resolved(seen.before), _resolved(seen.after), seen.dropped)
         except VersionConflict:
             if expected is not None:
@@ -86,18 +88,18 @@ def _resolved(found: Found) -> ResolvedLimits:
     return ResolvedLimits(forms_of(found.limits), found.source, found.sources, found.on_unavailable)
 
 
-async def _get(asked: Asked, level: Level) -> StoredLimits:
-    found = await level.read(asked.limiter)
+async def _get(asked: Asked, level: LimitLevel) -> StoredLimits:
+    found = await aread_level(asked.limiter, level)
     return StoredLimits(limits=forms_of(found), inherit=found.inherit, version=found.version)
 
 
-async def _set(asked: Asked, level: Level, body: LimitsForm) -> StoredLimits:
+async def _set(asked: Asked, level: LimitLevel, body: LimitsForm) -> StoredLimits:
     limits = limits_of(body.limits) or ()
-    _, effective = await _change(asked, level, Wanted(limits, body.inherit), body)
+    _, effective = await _change(asked, level, Wanted(limits, inherit=body.inherit), body)
     return StoredLimits(limits=forms_of(limits), inherit=body.inherit, effective=effective)
 
 
-async def _delete(asked: Asked, level: Level, query: ChangeQuery) -> Deleted:
+async def _delete(asked: Asked, level: LimitLevel, query: ChangeQuery) -> Deleted:
     was_there, effective = await _change(asked, level, None, query)
     return Deleted(was_there and not query.preview, effective)
 
@@ -111,7 +113,7 @@ async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimits:
 @operation("GET", "/v1/limits/system", "read")
 async def get_system_limits(asked: Asked) -> SystemLimits:
     """The limits of everyone everywhere, and what happens when the store is away."""
-    found = await Level().read(asked.limiter)
+    found = await aread_level(asked.limiter, LimitLevel())
     return SystemLimits(
         limits=forms_of(found), inherit=found.inherit, version=found.version, on_unavailable=found.on_unavailable
     )
@@ -121,7 +123,8 @@ async def get_system_limits(asked: Asked) -> SystemLimits:
 async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimits:
     """Store the limits of everyone everywhere, and what happens when the store is away."""
     limits = limits_of(body.limits) or ()
-    _, effective = await _change(asked, Level(), Wanted(limits, body.inherit, body.on_unavailable), body)
+    wanted = Wanted(limits, inherit=body.inherit, on_unavailable=body.on_unavailable)
+    _, effective = await _change(asked, LimitLevel(), wanted, body)
     return SystemLimits(
         limits=forms_of(limits), inherit=body.inherit, on_unavailable=body.on_unavailable, effective=effective
     )
@@ -130,7 +133,7 @@ async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimits:
 @operation("DELETE", "/v1/limits/system", "admin", problems=(409,))
 async def delete_system_limits(asked: Asked, query: ChangeQuery) -> Deleted:
     """Delete the limits of everyone everywhere."""
-    return await _delete(asked, Level(), query)
+    return await _delete(asked, LimitLevel(), query)
 
 
 @operation("GET", "/v1/limits/resources", "read")
@@ -143,19 +146,19 @@ async def list_resources(asked: Asked, query: PageQuery) -> Names:
 @operation("GET", "/v1/limits/resources/{resource:path}", "read")
 async def get_resource_limits(asked: Asked, resource: str) -> StoredLimits:
     """The limits of everyone on a resource."""
-    return await _get(asked, Level(resource=resource))
+    return await _get(asked, LimitLevel(resource=resource))
 
 
 @operation("PUT", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimits:
     """Store the limits of everyone on a resource."""
-    return await _set(asked, Level(resource=resource), body)
+    return await _set(asked, LimitLevel(resource=resource), body)
 
 
 @operation("DELETE", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery) -> Deleted:
     """Delete the limits of everyone on a resource."""
-    return await _delete(asked, Level(resource=resource), query)
+    return await _delete(asked, LimitLevel(resource=resource), query)
 
 
 @operation("GET", "/v1/limits/entities", "read")
@@ -169,34 +172,34 @@ async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
 @operation("GET", "/v1/limits/entities/{entity_id}", "read")
 async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimits:
     """An entity's own limits for every resource."""
-    return await _get(asked, Level(entity_id))
+    return await _get(asked, LimitLevel(entity_id))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimits:
     """Store an entity's own limits for every resource."""
-    return await _set(asked, Level(entity_id), body)
+    return await _set(asked, LimitLevel(entity_id), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def delete_entity_limits(asked: Asked, entity_id: str, query: ChangeQuery) -> Deleted:
     """Delete an entity's own limits for every resource."""
-    return await _delete(asked, Level(entity_id), query)
+    return await _delete(asked, LimitLevel(entity_id), query)
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
 async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimits:
     """An entity's own limits on a resource."""
-    return await _get(asked, Level(entity_id, resource))
+    return await _get(asked, LimitLevel(entity_id, resource))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
 async def set_entity_resource_limits(asked: Asked, entity_id: str, resource: str, body: LimitsForm) -> StoredLimits:
     """Store an entity's own limits on a resource."""
-    return await _set(asked, Level(entity_id, resource), body)
+    return await _set(asked, LimitLevel(entity_id, resource), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
 async def delete_entity_resource_limits(asked: Asked, entity_id: str, resource: str, query: ChangeQuery) -> Deleted:
     """Delete an entity's own limits on a resource."""
-    return await _delete(asked, Level(entity_id, resource), query)
+    return await _delete(asked, LimitLevel(entity_id, resource), query)

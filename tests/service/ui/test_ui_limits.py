@@ -13,6 +13,7 @@ from markupsafe import escape
 from service_process import ServeProcess, inside
 
 from headgate import Limit
+from headgate.limiter.config.limits import awrite_level
 from headgate.service.app import create_app
 from headgate.service.ui.words import duration, grouped, limit_changes
 
@@ -78,7 +79,7 @@ def test_what_is_inherited_is_not_stored_as_its_own(entity: str, boss: Site) -> 
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="5000/minute"' in boss.get("/ui/limits/edit", entity=entity, resource=resource).text
     unchanged = boss.follow(form, "/ui/limits/edit", 422, name=["rpm", "tpm"], spec=["10/minute", "1000/minute"])
-    assert "at least one limit that is not inherited" in text_of(unchanged)
+    assert "at least one limit must not be inherited" in text_of(unchanged)
 
 
 def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -> None:
@@ -136,8 +137,8 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
     ("name", "spec", "words"),
     [
         ("rpm", "lots", "cannot be read from 'lots'"),
-        ("", "1/minute", "is alone"),
-        ("rpm", "", "is alone"),
+        ("", "1/minute", "lacks one of them"),
+        ("rpm", "", "lacks one of them"),
         ("r p m", "1/minute", "is not allowed"),
         ("rpm", "0/minute", "rpm"),
         ("rpm", "1e99/minute", "cannot be read"),
@@ -182,13 +183,12 @@ def test_somebody_was_faster_than_the_store(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def work(client: httpx.AsyncClient) -> httpx.Response:
         looks = app.dashboard.looks("default")
-        real = looks.set_limits
 
-        async def slow(*args: Any, **kwargs: Any) -> None:
-            await real("ann", [Limit.per_minute("rpm", 7)], actor="someone")
-            await real(*args, **kwargs)
+        async def slow(*args: Any, **kwargs: Any) -> bool:
+            await looks.set_limits("ann", [Limit.per_minute("rpm", 7)], actor="someone")
+            return await awrite_level(*args, **kwargs)
 
-        monkeypatch.setattr(looks, "set_limits", slow)
+        monkeypatch.setattr("headgate.service.ui.views.limits.awrite_level", slow)
         form = {"csrf": app.dashboard.anybody.csrf, "entity": "ann", "name": "rpm", "spec": "9/minute"}
         sent = form | {"version": "0", "step": "confirm"}
         answer = await client.post("/ui/limits/edit", data=sent, headers={"origin": "http://localhost"})

@@ -13,9 +13,10 @@ from ...core.limit import Limit
 from ...core.names import shown_url
 from ...core.records import Page
 from ...limiter import SyncRateLimiter
+from ...limiter.config.levels import LimitLevel
+from ...limiter.config.limits import read_level
 from ...stores import open_store
 from ...stores.health import Finding, examine, read_clock
-from ..level import Level
 from ..output import number
 from ..pages import all_pages
 
@@ -165,7 +166,7 @@ def namespace_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
 
 def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
     levels = list(islice(_levels(limiter), _LOOKED_AT + 1))
-    stored = [(level, limits) for level in levels[:_LOOKED_AT] if (limits := level.get(limiter))]
+    stored = [(level, limits) for level in levels[:_LOOKED_AT] if (limits := read_level(limiter, level))]
     if not stored:
         advice = "store one, or give limits= with every acquire: headgate system set rpm=100/minute"
         yield Finding("limits", "warn", "none are stored", advice)
@@ -181,15 +182,15 @@ def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
                 yield Finding("limits", "warn", found, "give it a burst of 1 or more, unless all amounts are fractions")
 
 
-def _levels(limiter: SyncRateLimiter) -> Iterator[Level]:
+def _levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
     """All levels that may have limits, the most general first."""
-    yield Level()
+    yield LimitLevel()
     resources = list(islice(all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)), _LOOKED_AT))
     for resource in resources:
-        yield Level(resource=resource)
+        yield LimitLevel(resource=resource)
     for place in (None, *resources):
         for entity_id in all_pages(partial(own_limits_page, limiter, place)):
-            yield Level(entity_id, place)
+            yield LimitLevel(entity_id, place)
 
 
 def own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str | None) -> Page[str]:

@@ -1,21 +1,25 @@
-"""Levels of limits, and what they come to together: each limit from the most specific level that has its name.
+"""The levels of limits, and how they merge: each limit comes from the most specific level that has its name.
 
-An entity on a resource, an entity, a resource, the system: these are stored. Below them are the limits that a limiter
-was made with. A level stored with `inherit=False` is the last one looked at. Only that is written down: a level that
-says nothing of it inherits, as do all that were stored before there was a choice.
+Limits are stored at four levels: an entity on a resource, an entity, a resource, the system. Below them are the limits
+that a limiter was made with. A level stored with `inherit=False` ends the search. Only False is written: a record
+without `inherit`, such as one from before the option existed, inherits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ...core.errors import ValidationError
 from ...core.limit import Limit, by_name
+from ...core.names import StoredId, check_resource
 from ...core.records import ABSENT, Record
+from .. import keys
 
 if TYPE_CHECKING:
-    from ..base import OnUnavailable
+    from ..base import BaseLimiter, OnUnavailable
+    from ..observe.audit import Action
 
 Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
 Value: TypeAlias = "Mapping[str, Any]"  # of a record
@@ -24,10 +28,69 @@ STORED: tuple[Source, ...] = ("entity", "entity_default", "resource", "system")
 EVERYONES: tuple[Source, ...] = STORED[2:]
 
 
+@dataclass(frozen=True, slots=True)
+class LimitLevel:
+    """A level at which limits are stored: an entity on a resource, an entity, a resource, or (neither) the system.
+
+    The id is the one the caller uses; `stored` turns it into the one in the store.
+    """
+
+    entity_id: str | None = None
+    resource: str | None = None
+
+    @property
+    def source(self) -> Source:
+        """What `resolve_limits` calls this level."""
+        if self.entity_id is not None:
+            return "entity_default" if self.resource is None else "entity"
+        return "system" if self.resource is None else "resource"
+
+    def __str__(self) -> str:
+        """`acme on chat`, `everyone on every resource`."""
+        return f"{self.entity_id or 'everyone'} on {self.resource or 'every resource'}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"entity_id": self.entity_id, "resource": self.resource, "source": self.source}
+
+    def stored(self, limiter: BaseLimiter) -> StoredLevel:
+        """Checked, with the id as the store knows it."""
+        entity_id = None if self.entity_id is None else limiter._stored_id(self.entity_id)
+        return StoredLevel(entity_id, None if self.resource is None else check_resource(self.resource))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLevel(LimitLevel):
+    """A level whose id is the one in the store."""
+
+    entity_id: StoredId | None = None
+
+    def key(self, namespace: str) -> str:
+        """Of the record with its limits."""
+        if self.entity_id is not None:
+            return keys.entity_limits_key(namespace, self.entity_id, self.resource)
+        if self.resource is not None:
+            return keys.resource_limits_key(namespace, self.resource)
+        return keys.system_limits_key(namespace)
+
+    def index_key(self, namespace: str) -> str | None:
+        """Of the record that lists an entity with limits of its own."""
+        return None if self.entity_id is None else keys.custom_key(namespace, self.resource, self.entity_id)
+
+    @property
+    def actions(self) -> tuple[Action, Action]:
+        """What the audit trail calls storing limits here, and deleting them."""
+        if self.entity_id is not None:
+            return "limits.set", "limits.deleted"
+        if self.resource is not None:
+            return "resource_defaults.set", "resource_defaults.deleted"
+        return "system_defaults.set", "system_defaults.deleted"
+
+
 class StoredLimits(list[Limit]):
     """The limits stored at one level: none if it is empty, and then `version` is 0.
 
-    `inherit`: limits of other names come from the next level. `on_unavailable`: the system's outage policy.
+    `inherit`: limits of other names come from the next level. `on_unavailable`: the outage policy, stored with the
+    system's limits.
     """
 
     def __init__(

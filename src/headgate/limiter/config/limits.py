@@ -1,4 +1,4 @@
-"""Stored limits, level by level, and how an acquire finds its chain: see `levels` for what they come to together."""
+"""Stored limits: finding those of an acquire, and reading and changing those of a level. `levels` merges them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ...plan import GetRecords, ListRecords, Plan, SingleFlight
 from .. import keys
 from ..acquire.chain import Chain, Shape
 from ..base import BaseLimiter, OnUnavailable, check_on_unavailable
-from .edits import Edit, Level, entity_level, level_at, resource_level, revision_of, system_level, write_limits_plan
-from .levels import EVERYONES, Merged, ResolvedLimits, StoredLimits, level_value, merge, stored_limits
+from ..bind import blocking, coroutine
+from .edits import Edit, revision_of, write_limits_plan
+from .levels import EVERYONES, LimitLevel, Merged, ResolvedLimits, StoredLimits, level_value, merge, stored_limits
 
 MAX_ANCESTORS = 8
 
@@ -166,14 +167,13 @@ def set_limits_plan(
     `inherit`: limits of other names come from the next level that has them; False: there are no others.
     `expected_version`: fail with VersionConflict if the level does not have that version (any more).
     """
-    edit = Edit(entity_level(limiter, entity_id, resource), level_value(limits, inherit), expected_version)
-    yield from write_limits_plan(limiter, [edit], actor=actor)
+    level = LimitLevel(entity_id, resource)
+    yield from _edit_plan(limiter, level, level_value(limits, inherit), expected_version, actor)
 
 
 def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
-    (record,) = yield from GetRecords([entity_level(limiter, entity_id, resource).key])
-    return stored_limits(record)
+    return (yield from read_level_plan(limiter, LimitLevel(entity_id, resource)))
 
 
 def delete_limits_plan(
@@ -185,7 +185,7 @@ def delete_limits_plan(
     actor: str | None = None,
 ) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    return (yield from _delete_plan(limiter, entity_level(limiter, entity_id, resource), expected_version, actor))
+    return (yield from _edit_plan(limiter, LimitLevel(entity_id, resource), None, expected_version, actor))
 
 
 def list_entities_with_custom_limits_plan(
@@ -209,21 +209,20 @@ def set_resource_defaults_plan(
     actor: str | None = None,
 ) -> Plan[None]:
     """Store the limits on a resource of each entity that has none of these names itself."""
-    edit = Edit(resource_level(limiter, resource), level_value(limits, inherit), expected_version)
-    yield from write_limits_plan(limiter, [edit], actor=actor)
+    level = LimitLevel(resource=resource)
+    yield from _edit_plan(limiter, level, level_value(limits, inherit), expected_version, actor)
 
 
 def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[StoredLimits]:
     """The limits stored for everyone on a resource; [] if there are none."""
-    (record,) = yield from GetRecords([resource_level(limiter, resource).key])
-    return stored_limits(record)
+    return (yield from read_level_plan(limiter, LimitLevel(resource=resource)))
 
 
 def delete_resource_defaults_plan(
     limiter: BaseLimiter, resource: str, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
     """Remove the limits of everyone on a resource. False if there were none."""
-    return (yield from _delete_plan(limiter, resource_level(limiter, resource), expected_version, actor))
+    return (yield from _edit_plan(limiter, LimitLevel(resource=resource), None, expected_version, actor))
 
 
 def list_resources_with_defaults_plan(
@@ -250,29 +249,25 @@ def set_system_defaults_plan(
     It replaces both: without `on_unavailable` the limiters' own policy holds again. `inherit=False`: the limits that
     limiters were made with do not hold.
     """
-    value = level_value(limits, inherit)
-    if on_unavailable is not None:
-        value["on_unavailable"] = check_on_unavailable(on_unavailable)
-    yield from write_limits_plan(limiter, [Edit(system_level(limiter), value, expected_version)], actor=actor)
+    value = level_value(limits, inherit) | _policy_value(on_unavailable)
+    yield from _edit_plan(limiter, LimitLevel(), value, expected_version, actor)
 
 
 def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[StoredLimits]:
     """The limits stored for everyone everywhere; [] if there are none."""
-    (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
-    return stored_limits(record)
+    return (yield from read_level_plan(limiter, LimitLevel()))
 
 
 def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable | None]:
     """The outage policy stored with the system defaults."""
-    (record,) = yield from GetRecords([keys.system_limits_key(limiter.namespace)])
-    return record.value.get("on_unavailable") if record else None
+    return (yield from read_level_plan(limiter, LimitLevel())).on_unavailable
 
 
 def delete_system_defaults_plan(
     limiter: BaseLimiter, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
     """Remove the limits of everyone everywhere, and the outage policy with them. False if there were none."""
-    return (yield from _delete_plan(limiter, system_level(limiter), expected_version, actor))
+    return (yield from _edit_plan(limiter, LimitLevel(), None, expected_version, actor))
 
 
 # All levels
@@ -285,13 +280,46 @@ def get_limits_version_plan(
 
     0 if there are none.
     """
-    (record,) = yield from GetRecords([level_at(limiter, entity_id, resource).key])
-    return stored_limits(record).version
+    return (yield from read_level_plan(limiter, LimitLevel(entity_id, resource))).version
 
 
-def _delete_plan(limiter: BaseLimiter, level: Level, expected_version: int | None, actor: str | None) -> Plan[bool]:
-    (record,) = yield from write_limits_plan(limiter, [Edit(level, None, expected_version)], actor=actor)
+def read_level_plan(limiter: BaseLimiter, level: LimitLevel) -> Plan[StoredLimits]:
+    """The limits stored at exactly this level; [] if there are none."""
+    (record,) = yield from GetRecords([level.stored(limiter).key(limiter.namespace)])
+    return stored_limits(record)
+
+
+def write_level_plan(
+    limiter: BaseLimiter,
+    level: LimitLevel,
+    limits: StoredLimits | None,
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[bool]:
+    """Store limits at a level, or (None) delete those that are there. False if there were none before."""
+    value = None if limits is None else level_value(limits, limits.inherit) | _policy_value(limits.on_unavailable)
+    return (yield from _edit_plan(limiter, level, value, expected_version, actor))
+
+
+read_level, aread_level = blocking(read_level_plan), coroutine(read_level_plan)
+write_level, awrite_level = blocking(write_level_plan), coroutine(write_level_plan)
+
+
+def _edit_plan(
+    limiter: BaseLimiter,
+    level: LimitLevel,
+    value: dict[str, Any] | None,
+    expected_version: int | None,
+    actor: str | None,
+) -> Plan[bool]:
+    edit = Edit(level.stored(limiter), value, expected_version)
+    (record,) = yield from write_limits_plan(limiter, [edit], actor=actor)
     return record is not None
+
+
+def _policy_value(on_unavailable: OnUnavailable | None) -> dict[str, Any]:
+    return {} if on_unavailable is None else {"on_unavailable": check_on_unavailable(on_unavailable)}
 
 
 def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:

@@ -1,4 +1,4 @@
-"""What a change of stored limits would leave in force, before it is made."""
+"""The limits in force before and after a change of stored limits, without making the change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ...core.limit import Limit
-from ...core.names import StoredId, check_resource
+from ...core.names import StoredId
 from ...core.records import Record
 from ...plan import GetRecords, ListRecords, Plan
 from .. import keys
 from ..base import BaseLimiter, OnUnavailable
-from .levels import ResolvedLimits, Value, inherits, level_value, merge, stored_limits
+from ..bind import blocking, coroutine
+from .levels import (
+    LimitLevel,
+    ResolvedLimits,
+    StoredLevel,
+    StoredLimits,
+    Value,
+    inherits,
+    level_value,
+    merge,
+    stored_limits,
+)
 
 _AT_ONCE = 50  # resources that are read in one call
 
@@ -46,29 +57,38 @@ def preview_limits_plan(
     on_unavailable: OnUnavailable | None = None,
 ) -> Plan[LimitsPreview]:
     """What would hold if these limits were stored for an entity, a resource or (neither) the system; None: deleted."""
-    stored_id = None if entity_id is None else limiter._stored_id(entity_id)
-    resource = None if resource is None else check_resource(resource)
     value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
-    places = _places(limiter, stored_id, resource)
+    level = LimitLevel(entity_id, resource).stored(limiter)
+    places = _keys_above(limiter.namespace, level)
     at = next(index for index, place in enumerate(places) if place is not None)
     records = yield from _read_plan(places)
     before, after = _both(limiter, records, at, value)
-    dropped: Dropped = {name: [resource] for name in _gone(before, after)}
+    dropped: Dropped = {name: [level.resource] for name in _gone(before, after)}
     current = records[at]
-    if stored_id is not None and resource is None and _may_drop_more(current, value):
-        yield from _on_resources_plan(limiter, stored_id, records, value, dropped)
+    if level.entity_id is not None and level.resource is None and _may_drop_more(current, value):
+        yield from _on_resources_plan(limiter, level.entity_id, records, value, dropped)
     return LimitsPreview(before, after, dropped, stored_limits(current).version)
 
 
-def _places(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> list[str | None]:
-    """The keys of the levels that a place has, the most specific first."""
-    namespace = limiter.namespace
-    return [
-        keys.entity_limits_key(namespace, entity_id, resource) if entity_id is not None and resource else None,
-        keys.entity_limits_key(namespace, entity_id, None) if entity_id is not None else None,
-        keys.resource_limits_key(namespace, resource) if resource else None,
-        keys.system_limits_key(namespace),
+def preview_level_plan(limiter: BaseLimiter, level: LimitLevel, limits: StoredLimits | None) -> Plan[LimitsPreview]:
+    """What would hold if these limits were stored at a level, or (None) those there were deleted."""
+    how: dict[str, Any] = {"inherit": limits.inherit, "on_unavailable": limits.on_unavailable} if limits else {}
+    return (yield from preview_limits_plan(limiter, level.entity_id, level.resource, limits, **how))
+
+
+preview_level, apreview_level = blocking(preview_level_plan), coroutine(preview_level_plan)
+
+
+def _keys_above(namespace: str, level: StoredLevel) -> list[str | None]:
+    """The keys of all levels that apply, the most specific first; None where the level has no such part."""
+    entity_id, resource = level.entity_id, level.resource
+    levels = [
+        level if entity_id is not None and resource else None,
+        StoredLevel(entity_id) if entity_id is not None else None,
+        StoredLevel(resource=resource) if resource else None,
+        StoredLevel(),
     ]
+    return [None if one is None else one.key(namespace) for one in levels]
 
 
 def _read_plan(places: Sequence[str | None]) -> Plan[list[Record | None]]:
