@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import click
@@ -16,6 +17,8 @@ from ..core.names import shown_url
 from ..limiter import SyncRateLimiter
 from ..limiter.ids import MAX_KEY_BYTES, ToStoredId, to_stored_id
 from .output import printable
+
+Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
 
 KEY_VARIABLE = "HEADGATE_HASH_KEY"
 DEFAULT_NAMESPACE = "default"
@@ -84,6 +87,37 @@ def hash_key() -> bytes | bool:
     return key
 
 
+def scratch_name(purpose: str) -> str:
+    """Of a namespace that exists as long as a command runs."""
+    return f"{purpose}-{secrets.token_hex(4)}"
+
+
+def remove_namespace(limiter: SyncRateLimiter) -> None:
+    """The limiter's own, with everything in it."""
+    limiter.delete_namespace(limiter.namespace)
+    limiter.purge_namespace(limiter.namespace, confirm=limiter.namespace)
+
+
+def seconds_option(name: str, least: float, most: float, help: str, *, default: float | None = None) -> Decorator:
+    bounds = click.FloatRange(least, most)
+    shown = default is not None
+    return click.option(name, metavar="SECONDS", type=bounds, default=default, show_default=shown, help=help)
+
+
+def count_option(name: str, most: int | None, help: str, *, default: int | None = None) -> Decorator:
+    bounds = click.IntRange(1, most)
+    shown = default is not None
+    return click.option(name, metavar="N", type=bounds, default=default, show_default=shown, help=help)
+
+
+def workers_option(most: int, help: str) -> Decorator:
+    return count_option("--workers", most, help, default=4)
+
+
+def bind_option(default: str, help: str) -> Decorator:
+    return click.option("--bind", metavar="HOST:PORT", default=default, show_default=True, help=help)
+
+
 url_option = click.option(
     "--url",
     metavar="URL",
@@ -117,11 +151,9 @@ actor_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
 
 
-def with_session(
-    *options: Callable[[Any], Any], reads: bool = False, changes: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options and pass them on as one Session. `reads`: it needs a namespace that is there. `changes`: it says
-    where."""
+def with_session(*options: Callable[[Any], Any], reads: bool = False, changes: bool = False) -> Decorator:
+    """Add the options, and pass them on as one Session. `reads`: the namespace must exist. `changes`: print where the
+    change was made."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..output import number
 from ..tables import bar, console
-from .state import LimitState, State, WorkerState
+from .state import DemoState, LimitState, WorkerState
 from .view import Rates, View
 
 _BAR_WIDTH = 18
@@ -39,19 +39,19 @@ class LiveView(View):
     def note(self, text: str) -> None:
         self._note = text
 
-    def frame(self, state: State) -> None:
+    def frame(self, state: DemoState) -> None:
         self._rates.add(state)
         self._live.update(self._drawn(state), refresh=True)
 
-    def last_frame(self, state: State) -> None:
-        self._note = ""  # the summary below says it again
+    def last_frame(self, state: DemoState) -> None:
+        self._note = ""  # the summary repeats it
         self.frame(state)
 
-    def _drawn(self, state: State) -> RenderableType:
+    def _drawn(self, state: DemoState) -> RenderableType:
         note: list[RenderableType] = ["", Text(self._note, style="yellow")] if self._note else []
         return Group(self._head(state), "", self._workers(state), "", _limits(state), *note)
 
-    def _head(self, state: State) -> RenderableType:
+    def _head(self, state: DemoState) -> RenderableType:
         head = Table.grid(padding=(0, 2, 0, 0))
         elapsed = min(state.seconds, self._seconds)
         clock = f"{elapsed:.0f} of {self._seconds:g} s" if state.decisions else "starting"
@@ -60,7 +60,7 @@ class LiveView(View):
         )
         return head
 
-    def _workers(self, state: State) -> Table:
+    def _workers(self, state: DemoState) -> Table:
         table = _table("worker", ">pid", ">admitted", ">refused", ">decisions/s", "share")
         for worker in state.workers:
             table.add_row(*self._worker(worker, state.admitted), style="dim" if worker.killed else "")
@@ -75,7 +75,7 @@ class LiveView(View):
         return [*counts, bar(worker.admitted / max(1, admitted), _BAR_WIDTH)]
 
 
-def _limits(state: State) -> Table:
+def _limits(state: DemoState) -> Table:
     table = _table("all workers together", ">admitted", ">limit", ">oversold", "")
     for limit in state.limits:
         table.add_row(*_limit(limit))
