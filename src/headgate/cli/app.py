@@ -9,7 +9,7 @@ import click
 
 from .. import __version__
 from ..core.errors import HeadgateError
-from .command import Group
+from .command import CliGroup
 from .errors import INTERRUPTED, report
 
 # In the order they are worth reading; for each command, the module it is in.
@@ -17,28 +17,28 @@ SECTIONS = {
     "Begin": {"demo": "demo.command", "check": "check"},
     "Limits": {
         "limits": "limits",
-        "resource": "resource",
-        "system": "system",
+        "resource": "limits",
+        "system": "limits",
         "entity": "entity",
         "apply": "apply",
-        "export": "export",
+        "export": "apply",
         "replay": "replay",
     },
     "What happens": {
         "buckets": "buckets",
         "usage": "usage",
         "audit": "audit",
-        "reset": "correct",
-        "penalize": "correct",
+        "reset": "buckets",
+        "penalize": "buckets",
     },
     "Operate": {
-        "setup": "setup",
+        "setup": "store",
         "namespace": "namespace",
-        "reconcile": "reconcile",
+        "reconcile": "store",
         "doctor": "doctor.command",
         "loadtest": "loadtest.command",
     },
-    "Serve": {"serve": "serve", "token": "serve", "ui": "ui", "aws": "aws"},
+    "Serve": {"serve": "serve", "token": "serve", "ui": "serve", "aws": "aws"},
     "Shell": {"completion": "completion"},
 }
 
@@ -46,7 +46,7 @@ SECTIONS = {
 _MODULES = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
-class App(Group):
+class RootGroup(CliGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
 
@@ -68,7 +68,7 @@ class App(Group):
 
 
 @click.group(
-    cls=App,
+    cls=RootGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="headgate")

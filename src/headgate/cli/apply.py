@@ -1,4 +1,4 @@
-"""`headgate apply`: the limits of a namespace, as a file says."""
+"""`headgate apply` and `headgate export`: the limits of a namespace from a file, and to one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import HeadgateError
-from .command import Command
-from .confirm import confirmed, yes_option
+from .command import CliCommand
 from .errors import ALLOWED, REFUSED
-from .options import Session, change_options
+from .options import CommandSession, change_options, confirmed, yes_option
 from .output import answer, answer_json, number, printable
 
 if TYPE_CHECKING:
     from ..declare import Diff
     from ..limiter import SyncRateLimiter
+
+from pathlib import Path
+from typing import Literal
+
+from ..core.errors import ValidationError
+from .options import store_options
 
 _SHOWN = 50
 _MANY = 500
@@ -35,7 +40,7 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Make the stored limits those of a file.",
     examples=[
         "headgate apply -f limits.yaml --plan",
@@ -53,7 +58,7 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Print the JSON schema of such files, for editors, and do nothing else.",
 )  # fmt: skip
 @change_options
-def apply(session: Session, file: str, plan: bool, prune: bool, yes: bool) -> int:
+def apply(session: CommandSession, file: str, plan: bool, prune: bool, yes: bool) -> int:
     """Make the stored limits, entities, plans and rules those of a file.
 
     What is not in the file stays, unless --prune is given. It shows what it changes, and before it removes anything it
@@ -79,7 +84,7 @@ def apply(session: Session, file: str, plan: bool, prune: bool, yes: bool) -> in
     return ALLOWED
 
 
-def _apply(session: Session, limiter: SyncRateLimiter, found: Diff) -> int:
+def _apply(session: CommandSession, limiter: SyncRateLimiter, found: Diff) -> int:
     from ..declare import apply as apply_diff
 
     with _progress(session, len(found)) as progress:
@@ -104,7 +109,7 @@ class _Progress:
 
 
 @contextmanager
-def _progress(session: Session, total: int) -> Iterator[_Progress]:
+def _progress(session: CommandSession, total: int) -> Iterator[_Progress]:
     if session.as_json or total < _MANY or not sys.stderr.isatty():
         yield _Progress()
         return
@@ -116,7 +121,7 @@ def _progress(session: Session, total: int) -> Iterator[_Progress]:
         yield _Progress(lambda done: bar.update(task, completed=done))
 
 
-def _tell(session: Session, found: Diff, *, done: int, shown: int | None) -> None:
+def _tell(session: CommandSession, found: Diff, *, done: int, shown: int | None) -> None:
     if session.as_json:
         answer_json({"changes": [difference.as_dict() for difference in found], "applied": done})
         return
@@ -134,3 +139,34 @@ def _show(found: Diff, most: int | None) -> None:
         click.secho(printable(str(difference)), fg=_COLORS[difference.kind])
     if most and len(found) > most:
         answer(f"... and {number(len(found) - most)} more: --plan shows them all")
+
+
+@click.command(
+    cls=CliCommand,
+    short_help="Write the stored limits as a file.",
+    examples=["headgate export", "headgate export -o limits.yaml", "headgate export --format toml > limits.toml"],
+)
+@click.option("-o", "--output", metavar="FILE", help="Where to write it; without this, to standard output.")
+@click.option("--format", type=click.Choice(["yaml", "toml"]), help="If not as FILE ends, or YAML.")
+@store_options
+def export(session: CommandSession, output: str | None, format: Literal["yaml", "toml"] | None) -> None:
+    """Write all limits, entities, plans and rules of the namespace as a file that `headgate apply` reads.
+
+    Applying it changes nothing. It has no buckets and no usage. With hashed ids it has the hashes.
+    """
+    from ..declare import export as export_limits
+    from ..declare import write_limits
+
+    with session.limiter() as limiter:
+        declaration = export_limits(limiter)
+    if session.as_json:
+        answer_json(declaration.as_dict())
+        return
+    text = write_limits(declaration, format or ("toml" if (output or "").endswith(".toml") else "yaml"))
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValidationError(f"{output!r} cannot be written: {error.strerror}") from None

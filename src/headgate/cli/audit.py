@@ -9,8 +9,8 @@ import click
 
 from ..limiter import AuditEvent
 from ..limiter.config.levels import LimitLevel
-from .command import Command
-from .options import Session, store_options
+from .command import CliCommand
+from .options import CommandSession, store_options
 from .output import answer, answer_json, moment, printable
 
 _NOT_SHOWN = ("id", "created_at_ms", "deleted_at_ms")
@@ -18,7 +18,7 @@ _NO = "no"
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Show who changed what, the newest first.",
     examples=["headgate audit", "headgate audit --entity acme --limit 20", "headgate audit --namespaces --json"],
 )
@@ -34,7 +34,7 @@ _NO = "no"
 )
 @click.option("--cursor", metavar="CURSOR", help="Go on where an earlier answer ended.")
 @store_options
-def audit(session: Session, entity_id: str | None, namespaces: bool, limit: int, cursor: str | None) -> None:
+def audit(session: CommandSession, entity_id: str | None, namespaces: bool, limit: int, cursor: str | None) -> None:
     """Show who changed entities and limits, reset or penalized buckets, and when: the newest first.
 
     Events are kept for a year, unless limiters are told otherwise. Times are in UTC. With --json the answer is

@@ -12,17 +12,17 @@ from ..core.errors import ValidationError
 from ..core.limit import Limit
 from ..core.status import LimitStatus
 from ..limiter import SyncRateLimiter
-from .command import Command
+from .command import CliCommand
 from .errors import ALLOWED, REFUSED
-from .options import Session, work_options
-from .output import Table, answer, answer_json, duration, number
+from .options import CommandSession, work_options
+from .output import TextTable, answer, answer_json, duration, number
 from .values import read_amounts, read_limits
 
 Amounts = Mapping[str, "int | Decimal"]
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Ask, and take the tokens if it is allowed.",
     examples=[
         "headgate check me api --consume rpm=1 --limit rpm=5/minute",
@@ -42,7 +42,7 @@ Amounts = Mapping[str, "int | Decimal"]
 @click.option("--dry-run", is_flag=True, help="Only look: take nothing.")
 @work_options
 def check(
-    session: Session, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], dry_run: bool
+    session: CommandSession, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], dry_run: bool
 ) -> int:
     """Ask whether ENTITY may use RESOURCE now, and take the tokens if it may.
 
@@ -129,7 +129,7 @@ def _plain(amount: int | Decimal) -> int | float:
     return amount if isinstance(amount, int) else float(amount)
 
 
-def _tell(session: Session, result: dict[str, Any]) -> None:
+def _tell(session: CommandSession, result: dict[str, Any]) -> None:
     statuses: list[LimitStatus] = result.pop("statuses")
     if session.as_json:
         answer_json(result | {"limits": [status.as_dict() for status in statuses]})
@@ -152,9 +152,9 @@ def _verdict(result: dict[str, Any]) -> str:
     return f"refused: {who}, {when}{looked}"
 
 
-def _table(statuses: list[LimitStatus]) -> Table:
+def _table(statuses: list[LimitStatus]) -> TextTable:
     several = len({status.entity_id for status in statuses}) > 1
-    return Table(
+    return TextTable(
         ["entity", "limit", "allows", "answer", ">requested", ">available", ">capacity", ">retry after"],
         [
             [

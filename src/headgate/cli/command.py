@@ -11,7 +11,7 @@ import click
 from .errors import BAD_INPUT
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
@@ -24,8 +24,8 @@ class Command(click.Command):
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
-class Group(click.Group):
-    command_class = Command
+class CliGroup(click.Group):
+    command_class = CliCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order they are worth reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from .command import Command
+from .command import CliCommand
 from .options import json_option
 from .output import answer_json
 
@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Print the script that completes commands in your shell.",
     examples=[
         "headgate completion bash > ~/.local/share/bash-completion/completions/headgate",

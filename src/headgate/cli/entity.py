@@ -9,19 +9,17 @@ import click
 
 from ..core.records import Entity
 from ..limiter import ResolvedLimits, StoredLimits, SyncRateLimiter
-from .command import Command, Group
-from .confirm import confirmed, yes_option
+from .command import CliCommand, CliGroup
 from .errors import REFUSED
 from .level import resolved_dict, sourced
-from .options import Session, change_options, store_options
-from .output import Table, answer, answer_json, limit_dict, spelled
-from .pages import all_pages
+from .options import CommandSession, change_options, confirmed, store_options, yes_option
+from .output import TextTable, all_pages, answer, answer_json, limit_dict, spelled
 from .values import read_pairs
 
 _METADATA = "KEY=VALUE, like tier=gold"
 
 
-@click.group(cls=Group)
+@click.group(cls=CliGroup)
 def entity() -> None:
     """Whoever is limited: with a parent, a name, metadata.
 
@@ -30,7 +28,7 @@ def entity() -> None:
 
 
 @entity.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "headgate entity create acme --name 'Acme Ltd' --metadata tier=gold",
         "headgate entity create acme-key-1 --parent acme --cascade",
@@ -43,7 +41,7 @@ def entity() -> None:
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Anything worth keeping with it. Repeatable.")
 @change_options
 def create(
-    session: Session,
+    session: CommandSession,
     entity_id: str,
     name: str | None,
     parent_id: str | None,
@@ -62,11 +60,11 @@ def create(
         answer(f"created: {made.id}" + (f" below {parent_id}" if parent_id else ""))
 
 
-@entity.command(cls=Command, examples=["headgate entity get acme", "headgate entity get acme --resource llm"])
+@entity.command(cls=CliCommand, examples=["headgate entity get acme", "headgate entity get acme --resource llm"])
 @click.argument("entity_id", metavar="ID")
 @click.option("--resource", metavar="RESOURCE", help="Show the limits that hold for it on this resource, too.")
 @store_options
-def get(session: Session, entity_id: str, resource: str | None) -> None:
+def get(session: CommandSession, entity_id: str, resource: str | None) -> None:
     """Show the entity ID, the entities above it and its own limits."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
@@ -103,7 +101,7 @@ def _shown_dict(found: Entity, parents: list[Entity], own: Own, effective: Resol
 
 def _table(
     found: Entity, parents: list[Entity], own: Own, effective: ResolvedLimits | None, resource: str | None
-) -> Table:
+) -> TextTable:
     rows = [
         ["entity", found.id],
         ["name", found.name or ""],
@@ -114,7 +112,7 @@ def _table(
         *([f"own limits on {name or 'every resource'}", _own(limits)] for name, limits in own.items()),
         [f"limits on {resource}", _effective(effective)],
     ]
-    return Table(["", ""], [row for row in rows if row[1]])
+    return TextTable(["", ""], [row for row in rows if row[1]])
 
 
 def _own(limits: StoredLimits) -> str:
@@ -126,7 +124,7 @@ def _effective(effective: ResolvedLimits | None) -> str:
 
 
 @entity.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Change what is given of an entity, and keep the rest.",
     examples=[
         "headgate entity update acme --name 'Acme plc'",
@@ -149,7 +147,7 @@ def _effective(effective: ResolvedLimits | None) -> str:
     help="Only if nobody has changed it since: the version that `headgate entity get` shows.",
 )
 @change_options
-def update(session: Session, entity_id: str, expected_version: int | None, **given: Any) -> None:
+def update(session: CommandSession, entity_id: str, expected_version: int | None, **given: Any) -> None:
     """Change what is given of the entity ID, and keep the rest."""
     changes = _changes(session, **given)
     entity_id = session.stored_id(entity_id)
@@ -162,7 +160,7 @@ def update(session: Session, entity_id: str, expected_version: int | None, **giv
 
 
 def _changes(
-    session: Session,
+    session: CommandSession,
     name: str | None,
     no_name: bool,
     parent_id: str | None,
@@ -189,11 +187,11 @@ def _change(field: str, option: str, given: Any, none: bool, nothing: Any) -> di
     return {field: given or nothing} if given or none else {}
 
 
-@entity.command(cls=Command, examples=["headgate entity delete acme --yes"])
+@entity.command(cls=CliCommand, examples=["headgate entity delete acme --yes"])
 @click.argument("entity_id", metavar="ID")
 @yes_option
 @change_options
-def delete(session: Session, entity_id: str, yes: bool) -> int | None:
+def delete(session: CommandSession, entity_id: str, yes: bool) -> int | None:
     """Delete the entity ID with its limits and buckets. Its children have to go, or move, first."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
@@ -209,20 +207,20 @@ def delete(session: Session, entity_id: str, yes: bool) -> int | None:
     return None
 
 
-@entity.command("list", cls=Command, examples=["headgate entity list", "headgate entity list --prefix acme-"])
+@entity.command("list", cls=CliCommand, examples=["headgate entity list", "headgate entity list --prefix acme-"])
 @click.option("--prefix", metavar="TEXT", default="", help="Only those whose stored id starts with it.")
 @store_options
-def list_(session: Session, prefix: str) -> None:
+def list_(session: CommandSession, prefix: str) -> None:
     """List the entities that were created. Those that only have limits are in `headgate limits list`."""
     with session.limiter() as limiter:
         found = list(all_pages(lambda cursor: limiter.list_entities(prefix=prefix, cursor=cursor)))
     _tell(session, found, f"no entity was created{f' whose id starts with {prefix}' if prefix else ''}")
 
 
-@entity.command(cls=Command, examples=["headgate entity children acme"])
+@entity.command(cls=CliCommand, examples=["headgate entity children acme"])
 @click.argument("entity_id", metavar="ID")
 @store_options
-def children(session: Session, entity_id: str) -> None:
+def children(session: CommandSession, entity_id: str) -> None:
     """List the entities directly below the entity ID."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
@@ -230,11 +228,11 @@ def children(session: Session, entity_id: str) -> None:
     _tell(session, found, f"{entity_id} has no children")
 
 
-def _tell(session: Session, found: Iterable[Entity], none: str) -> None:
+def _tell(session: CommandSession, found: Iterable[Entity], none: str) -> None:
     if session.as_json:
         answer_json([one.as_dict() for one in found])
     elif found:
         rows = [[one.id, one.name or "", one.parent_id or "", "yes" if one.cascade else ""] for one in found]
-        answer(Table(["entity", "name", "parent", "cascade"], rows))
+        answer(TextTable(["entity", "name", "parent", "cascade"], rows))
     else:
         answer(none)

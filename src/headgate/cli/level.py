@@ -13,10 +13,9 @@ from ..limiter import LimitsPreview, ResolvedLimits, StoredLimits, SyncRateLimit
 from ..limiter.config.levels import LimitLevel
 from ..limiter.config.limits import read_level, write_level
 from ..limiter.config.preview import preview_level
-from .confirm import confirmed, yes_option
 from .errors import ALLOWED, REFUSED
-from .options import Session
-from .output import Table, answer, answer_json, limit_dict, number, spelled
+from .options import CommandSession, confirmed, yes_option
+from .output import TextTable, answer, answer_json, limit_dict, number, spelled
 from .values import read_limits
 
 specs_argument = click.argument("specs", metavar="NAME=SPEC...", nargs=-1)
@@ -88,7 +87,7 @@ def _inherited(preview: LimitsPreview, level: LimitLevel) -> str:
 
 
 def store(
-    session: Session,
+    session: CommandSession,
     level: LimitLevel,
     specs: Sequence[str],
     *,
@@ -118,7 +117,7 @@ def store(
     return ALLOWED
 
 
-def remove(session: Session, level: LimitLevel, *, expected: int | None, yes: bool) -> int:
+def remove(session: CommandSession, level: LimitLevel, *, expected: int | None, yes: bool) -> int:
     with session.limiter() as limiter:
         preview = preview_level(limiter, level, None)
         change = _agreed(preview, level, expected, yes)
@@ -138,7 +137,7 @@ def remove(session: Session, level: LimitLevel, *, expected: int | None, yes: bo
 # Showing
 
 
-def show(session: Session, level: LimitLevel) -> None:
+def show(session: CommandSession, level: LimitLevel) -> None:
     with session.limiter() as limiter:
         found = read_level(limiter, level)
     if session.as_json:
@@ -154,19 +153,19 @@ def show(session: Session, level: LimitLevel) -> None:
             answer(f"when the store is away: {found.on_unavailable}")
 
 
-def show_all(session: Session, levels: Callable[[SyncRateLimiter], Iterable[LimitLevel]], none: str) -> None:
+def show_all(session: CommandSession, levels: Callable[[SyncRateLimiter], Iterable[LimitLevel]], none: str) -> None:
     with session.limiter() as limiter:
         found = [(level, stored) for level in levels(limiter) if (stored := read_level(limiter, level))]
     if session.as_json:
         answer_json([level_dict(level, stored) | {"inherit": stored.inherit} for level, stored in found])
     elif found:
         rows = [[str(level), spelled(stored), "" if stored.inherit else "no"] for level, stored in found]
-        answer(Table(["for", "limits", "inherits"], rows))
+        answer(TextTable(["for", "limits", "inherits"], rows))
     else:
         answer(none)
 
 
-def limits_table(limits: Iterable[Limit], resolved: ResolvedLimits | None = None) -> Table:
+def limits_table(limits: Iterable[Limit], resolved: ResolvedLimits | None = None) -> TextTable:
     """With the level of each, if they are resolved."""
     rows = [
         [
@@ -178,7 +177,7 @@ def limits_table(limits: Iterable[Limit], resolved: ResolvedLimits | None = None
         ]
         for limit in limits
     ]
-    return Table(["limit", "allows", ">capacity", ">refill", "from"], rows)
+    return TextTable(["limit", "allows", ">capacity", ">refill", "from"], rows)
 
 
 def level_dict(level: LimitLevel, limits: Iterable[Limit]) -> dict[str, Any]:

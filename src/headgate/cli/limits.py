@@ -1,14 +1,15 @@
-"""`headgate limits`: those of one entity, and which hold in the end."""
+"""`headgate limits`, `headgate resource`, `headgate system`: the limits stored at each level."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 import click
 
-from ..limiter import SyncRateLimiter
+from ..limiter import OnUnavailable, SyncRateLimiter
 from ..limiter.config.levels import LimitLevel
-from .command import Command, Group
+from .command import CliCommand, CliGroup
 from .level import (
     guarded_options,
     inherit_option,
@@ -20,16 +21,15 @@ from .level import (
     specs_argument,
     store,
 )
-from .options import Session, change_options, store_options
-from .output import answer, answer_json
-from .pages import all_pages
+from .options import CommandSession, change_options, store_options
+from .output import all_pages, answer, answer_json
 
 _resource_option = click.option(
     "--resource", metavar="RESOURCE", help="Its limits on this resource; without it, those on every resource."
 )
 
 
-@click.group(cls=Group, short_help="Limits of one entity, and those that hold.")
+@click.group(cls=CliGroup, short_help="Limits of one entity, and those that hold.")
 def limits() -> None:
     """Store, show and delete the limits of an entity, and say which hold for it.
 
@@ -48,7 +48,7 @@ def limits() -> None:
 
 @limits.command(
     "set",
-    cls=Command,
+    cls=CliCommand,
     short_help="Store limits of an entity.",
     examples=[
         'headgate limits set acme rpm=100/minute "tpm=10000/minute burst 15000" --resource llm',
@@ -62,8 +62,8 @@ def limits() -> None:
 @inherit_option
 @guarded_options
 @change_options
-def set_(
-    session: Session,
+def set_limits(
+    session: CommandSession,
     entity_id: str,
     specs: Sequence[str],
     resource: str | None,
@@ -82,39 +82,41 @@ def set_(
 
 
 @limits.command(
-    "get", cls=Command, examples=["headgate limits get acme", "headgate limits get acme --resource llm --json"]
+    "get", cls=CliCommand, examples=["headgate limits get acme", "headgate limits get acme --resource llm --json"]
 )
 @click.argument("entity_id", metavar="ENTITY")
 @_resource_option
 @store_options
-def get(session: Session, entity_id: str, resource: str | None) -> None:
+def get_limits(session: CommandSession, entity_id: str, resource: str | None) -> None:
     """Show the limits stored for ENTITY at one level. `headgate limits resolve` shows those that hold."""
     show(session, LimitLevel(session.stored_id(entity_id), resource))
 
 
 @limits.command(
     "delete",
-    cls=Command,
+    cls=CliCommand,
     examples=["headgate limits delete acme", "headgate limits delete acme --resource llm --yes"],
 )
 @click.argument("entity_id", metavar="ENTITY")
 @_resource_option
 @guarded_options
 @change_options
-def delete(session: Session, entity_id: str, resource: str | None, expected_version: int | None, yes: bool) -> int:
+def delete_limits(
+    session: CommandSession, entity_id: str, resource: str | None, expected_version: int | None, yes: bool
+) -> int:
     """Delete the limits stored for ENTITY at one level. Those of the other levels hold from then on."""
     return remove(session, LimitLevel(session.stored_id(entity_id), resource), expected=expected_version, yes=yes)
 
 
 @limits.command(
     "list",
-    cls=Command,
+    cls=CliCommand,
     short_help="List the entities with limits of their own.",
     examples=["headgate limits list", "headgate limits list --resource llm"],
 )
 @click.option("--resource", metavar="RESOURCE", help="Those with limits of their own on this resource.")
 @store_options
-def list_(session: Session, resource: str | None) -> None:
+def list_limits(session: CommandSession, resource: str | None) -> None:
     """List the entities with limits of their own on every resource, or with --resource on that one.
 
     `headgate resource list` and `headgate system get` show the limits of everyone.
@@ -129,14 +131,14 @@ def list_(session: Session, resource: str | None) -> None:
 
 @limits.command(
     "resolve",
-    cls=Command,
+    cls=CliCommand,
     short_help="Show the limits that hold, and where they are from.",
     examples=["headgate limits resolve acme llm"],
 )
 @click.argument("entity_id", metavar="ENTITY")
 @click.argument("resource")
 @store_options
-def resolve(session: Session, entity_id: str, resource: str) -> None:
+def resolve(session: CommandSession, entity_id: str, resource: str) -> None:
     """Show the limits that an acquire of ENTITY on RESOURCE obeys, and the level that each is from.
 
     A level is entity, entity_default, resource or system, the most specific first. Limits that a program keeps in its
@@ -157,3 +159,118 @@ def resolve(session: Session, entity_id: str, resource: str) -> None:
         answer(f"no limits {'are stored' if in_code else 'hold'} for {level}")
     if in_code:
         answer(f"in use, kept in code: {', '.join(in_code)}")
+
+
+@click.group(cls=CliGroup)
+def resource() -> None:
+    """Limits of everyone on a resource.
+
+    They hold for each entity by itself, but for those names of which it has a limit of its own.
+    """
+
+
+@resource.command(
+    "set",
+    cls=CliCommand,
+    short_help="Store limits of everyone on a resource.",
+    examples=["headgate resource set llm rpm=60/minute", 'headgate resource set llm "tpm=10000/minute burst 15000"'],
+)
+@click.argument("resource")
+@specs_argument
+@inherit_option
+@guarded_options
+@change_options
+def set_resource(
+    session: CommandSession, resource: str, specs: Sequence[str], inherit: bool, expected_version: int | None, yes: bool
+) -> int:
+    """Store the limits of everyone on RESOURCE. They replace all that were stored for it.
+
+    NAME=SPEC is spelled as for `headgate limits set`.
+    """
+    return store(session, LimitLevel(resource=resource), specs, inherit=inherit, expected=expected_version, yes=yes)
+
+
+@resource.command("get", cls=CliCommand, examples=["headgate resource get llm"])
+@click.argument("resource")
+@store_options
+def get_resource(session: CommandSession, resource: str) -> None:
+    """Show the limits of everyone on RESOURCE."""
+    show(session, LimitLevel(resource=resource))
+
+
+@resource.command("delete", cls=CliCommand, examples=["headgate resource delete llm"])
+@click.argument("resource")
+@guarded_options
+@change_options
+def delete_resource(session: CommandSession, resource: str, expected_version: int | None, yes: bool) -> int:
+    """Delete the limits of everyone on RESOURCE. Those of the system hold from then on."""
+    return remove(session, LimitLevel(resource=resource), expected=expected_version, yes=yes)
+
+
+@resource.command("list", cls=CliCommand, examples=["headgate resource list"])
+@store_options
+def list_resource(session: CommandSession) -> None:
+    """List the resources that have limits for everyone."""
+
+    def levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
+        for name in all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)):
+            yield LimitLevel(resource=name)
+
+    show_all(session, levels, "no resource has limits for everyone")
+
+
+@click.group(cls=CliGroup)
+def system() -> None:
+    """Limits of everyone everywhere: they hold wherever no other level has their names.
+
+    With them is stored what an acquire does when the store is away.
+    """
+
+
+@system.command(
+    "set",
+    cls=CliCommand,
+    short_help="Store limits of everyone everywhere.",
+    examples=["headgate system set rpm=20/minute", "headgate system set rpm=20/minute --on-unavailable allow"],
+)
+@specs_argument
+@click.option(
+    "--on-unavailable",
+    metavar="POLICY",
+    type=click.Choice(get_args(OnUnavailable)),
+    help="What an acquire does when the store is away: block, allow or local. Without it, as each limiter says.",
+)
+@inherit_option
+@guarded_options
+@change_options
+def set_system(
+    session: CommandSession,
+    specs: Sequence[str],
+    on_unavailable: str | None,
+    inherit: bool,
+    expected_version: int | None,
+    yes: bool,
+) -> int:
+    """Store the limits of everyone everywhere. They replace all that were stored, and the policy.
+
+    NAME=SPEC is spelled as for `headgate limits set`. With --no-inherit the limits that programs give their limiters do
+    not hold.
+    """
+    return store(
+        session, LimitLevel(), specs, inherit=inherit, expected=expected_version, yes=yes, policy=on_unavailable
+    )
+
+
+@system.command("get", cls=CliCommand, examples=["headgate system get"])
+@store_options
+def get_system(session: CommandSession) -> None:
+    """Show the limits of everyone everywhere."""
+    show(session, LimitLevel())
+
+
+@system.command("delete", cls=CliCommand, examples=["headgate system delete"])
+@guarded_options
+@change_options
+def delete_system(session: CommandSession, expected_version: int | None, yes: bool) -> int:
+    """Delete the limits of everyone everywhere. Where there are no others, an acquire is an error from then on."""
+    return remove(session, LimitLevel(), expected=expected_version, yes=yes)

@@ -6,19 +6,26 @@ import click
 
 from ..core.errors import ValidationError
 from ..limiter import Namespace
-from .command import Command, Group
-from .confirm import confirmed, confirmed_name, yes_option
+from .command import CliCommand, CliGroup
 from .errors import REFUSED
-from .options import Session, actor_option, json_option, url_option, with_session
-from .output import Table, answer, answer_json, moment, number
-from .pages import all_pages
+from .options import (
+    CommandSession,
+    actor_option,
+    confirmed,
+    confirmed_name,
+    json_option,
+    url_option,
+    with_session,
+    yes_option,
+)
+from .output import TextTable, all_pages, answer, answer_json, moment, number
 
 _look_options = with_session(url_option, json_option)
 _change_options = with_session(url_option, actor_option, json_option, changes=True)
 _name_argument = click.argument("name")
 
 
-@click.group(cls=Group, short_help="Namespaces: register, delete, recover, purge.")
+@click.group(cls=CliGroup, short_help="Namespaces: register, delete, recover, purge.")
 def namespace() -> None:
     """What a store is divided into: each namespace has entities, limits and buckets of its own.
 
@@ -26,9 +33,9 @@ def namespace() -> None:
     """
 
 
-@namespace.command("list", cls=Command, examples=["headgate namespace list"])
+@namespace.command("list", cls=CliCommand, examples=["headgate namespace list"])
 @_look_options
-def list_(session: Session) -> None:
+def list_(session: CommandSession) -> None:
     """List the namespaces of the store, deleted ones too."""
     with session.limiter() as limiter:
         found = list(all_pages(lambda cursor: limiter.list_namespaces(cursor=cursor)))
@@ -36,24 +43,24 @@ def list_(session: Session) -> None:
         answer_json([one.as_dict() for one in found])
     elif found:
         rows = [[one.name, one.status, moment(one.created_at), moment(one.deleted_at), one.id] for one in found]
-        answer(Table(["namespace", "status", "created", "deleted", "id"], rows))
+        answer(TextTable(["namespace", "status", "created", "deleted", "id"], rows))
     else:
         answer("no namespace is registered")
 
 
-@namespace.command(cls=Command, examples=["headgate namespace register blue"])
+@namespace.command(cls=CliCommand, examples=["headgate namespace register blue"])
 @_name_argument
 @_change_options
-def register(session: Session, name: str) -> None:
+def register(session: CommandSession, name: str) -> None:
     """Register the namespace NAME before anybody uses it."""
     with session.limiter() as limiter:
         _tell(session, limiter.register_namespace(name), "registered")
 
 
-@namespace.command(cls=Command, examples=["headgate namespace get blue"])
+@namespace.command(cls=CliCommand, examples=["headgate namespace get blue"])
 @_name_argument
 @_look_options
-def get(session: Session, name: str) -> None:
+def get(session: CommandSession, name: str) -> None:
     """Show the namespace NAME, and how much is stored in it."""
     with session.limiter() as limiter:
         found = limiter.get_namespace(name)
@@ -69,18 +76,18 @@ def get(session: Session, name: str) -> None:
         ["id", found.id],
         ["stored", f"{number(count)} things"],
     ]
-    answer(Table(["", ""], [row for row in rows if row[1]]))
+    answer(TextTable(["", ""], [row for row in rows if row[1]]))
 
 
 @namespace.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Delete a namespace, so that it can be recovered.",
     examples=["headgate namespace delete blue"],
 )
 @_name_argument
 @yes_option
 @_change_options
-def delete(session: Session, name: str, yes: bool) -> int | None:
+def delete(session: CommandSession, name: str, yes: bool) -> int | None:
     """Delete the namespace NAME: whoever uses it gets an error, within a minute.
 
     All that is in it stays, and `headgate namespace recover` brings it back.
@@ -94,17 +101,17 @@ def delete(session: Session, name: str, yes: bool) -> int | None:
     return None
 
 
-@namespace.command(cls=Command, examples=["headgate namespace recover blue"])
+@namespace.command(cls=CliCommand, examples=["headgate namespace recover blue"])
 @_name_argument
 @_change_options
-def recover(session: Session, name: str) -> None:
+def recover(session: CommandSession, name: str) -> None:
     """Bring back the namespace NAME, which was deleted and not yet purged."""
     with session.limiter() as limiter:
         _tell(session, limiter.recover_namespace(name), "recovered")
 
 
 @namespace.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Remove all that is stored of a deleted namespace.",
     examples=["headgate namespace purge blue", "headgate namespace purge blue --confirm blue"],
 )
@@ -112,7 +119,7 @@ def recover(session: Session, name: str) -> None:
 @click.option("--confirm", metavar="NAME", help="The name once more, instead of being asked for it.")
 @click.option("--orphan", is_flag=True, help="It is not registered: one of `headgate namespace orphans`.")
 @_change_options
-def purge(session: Session, name: str, confirm: str | None, orphan: bool) -> int | None:
+def purge(session: CommandSession, name: str, confirm: str | None, orphan: bool) -> int | None:
     """Remove all that is stored of the namespace NAME, for good. It must have been deleted before.
 
     It says how much that is, and asks for the name. One that was interrupted can be purged again.
@@ -136,10 +143,12 @@ def purge(session: Session, name: str, confirm: str | None, orphan: bool) -> int
 
 
 @namespace.command(
-    cls=Command, short_help="List data of namespaces that are not registered.", examples=["headgate namespace orphans"]
+    cls=CliCommand,
+    short_help="List data of namespaces that are not registered.",
+    examples=["headgate namespace orphans"],
 )
 @_look_options
-def orphans(session: Session) -> None:
+def orphans(session: CommandSession) -> None:
     """List the namespaces of which something is stored though they are not registered.
 
     It is left by clients that had not noticed yet while their namespace was purged. `headgate namespace purge --orphan`
@@ -153,7 +162,7 @@ def orphans(session: Session) -> None:
         answer(*(found or ["no orphans"]))
 
 
-def _tell(session: Session, found: Namespace, done: str) -> None:
+def _tell(session: CommandSession, found: Namespace, done: str) -> None:
     if session.as_json:
         answer_json(found.as_dict())
     else:

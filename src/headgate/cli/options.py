@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -25,7 +26,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CommandSession:
     """Where a command works, and how it answers.
 
     An entity id that was typed goes through `stored_id` first, and the limiter hashes none: so the ids it answers with
@@ -152,8 +153,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JS
 
 
 def with_session(*options: Callable[[Any], Any], reads: bool = False, changes: bool = False) -> Decorator:
-    """Add the options, and pass them on as one Session. `reads`: the namespace must exist. `changes`: print where the
-    change was made."""
+    """Add the options, and pass them on as one CommandSession. `reads`: the namespace must exist. `changes`: print
+    where the change was made."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -167,7 +168,7 @@ def with_session(*options: Callable[[Any], Any], reads: bool = False, changes: b
             **kwargs: Any,
         ) -> Any:
             stored_id = to_stored_id(hash_entity_ids and hash_key())
-            session = Session(url, namespace, as_json, stored_id, actor, reads)
+            session = CommandSession(url, namespace, as_json, stored_id, actor, reads)
             code = function(session, *args, **kwargs)
             if changes and not as_json and not code:
                 session.say_where()
@@ -183,3 +184,30 @@ def with_session(*options: Callable[[Any], Any], reads: bool = False, changes: b
 store_options = with_session(url_option, namespace_option, hash_option, json_option, reads=True)
 work_options = with_session(url_option, namespace_option, hash_option, json_option)  # the namespace may be new
 change_options = with_session(url_option, namespace_option, hash_option, actor_option, json_option, changes=True)
+
+
+# Asking before something is removed
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal to ask on.")
+
+
+def confirmed(question: str, yes: bool, why: str = "") -> bool:
+    """`yes`: it is confirmed already. `why`: what there is to be asked about, for those who cannot be."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        reason = f"{why}; " if why else ""
+        raise click.UsageError(f"{reason}there is no terminal to ask on: give --yes to do it without being asked")
+    return click.confirm(printable(question), err=True)
+
+
+def confirmed_name(name: str, question: str, given: str | None) -> str:
+    """The name as it was given or is typed now; whoever asked holds it against the real one."""
+    if given is not None:
+        return given
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"there is no terminal to ask on: give --confirm {name} to do it without being asked")
+    typed: str = click.prompt(
+        printable(f"{question}\nType its name to confirm"), default="", show_default=False, err=True
+    )
+    return typed

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
 from ..core.limit import Limit
+from ..core.records import Page
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ Cell: TypeAlias = "str | Bar"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Columns whose name starts with `>` are set flush right. Columns with nothing in them are left out, and
     so is the head if no column has a name."""
 
@@ -47,18 +50,18 @@ def answer_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def answer(*parts: str | Table | Chart) -> None:
+def answer(*parts: str | TextTable | Chart) -> None:
     """Lines, tables and charts, one below the other."""
     for part in parts:
         if isinstance(part, str):
             click.echo(printable(part))
             continue
-        from . import charts, tables  # rich is slow to import, and JSON does without
+        from .drawing import draw_chart, draw_table  # imports rich, which is slow
 
-        if isinstance(part, Table):
-            tables.draw(part)
+        if isinstance(part, TextTable):
+            draw_table(part)
         else:
-            charts.draw(part)
+            draw_chart(part)
 
 
 def printable(text: str) -> str:
@@ -97,3 +100,16 @@ def limit_dict(limit: Limit) -> dict[str, Any]:
 def spelled(limits: Iterable[Limit]) -> str:
     """As the command reads them."""
     return ", ".join(f"{limit.name}={limit}" for limit in limits)
+
+
+def all_pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+    """Everything on every page. `read` takes the cursor of a page, None for the first. What is corrupt is a warning."""
+    cursor: str | None = None
+    while True:
+        page = read(cursor)
+        for error in page.corrupt:
+            click.echo(f"warning: {printable(str(error))}", err=True)
+        yield from page
+        cursor = page.cursor
+        if cursor is None:
+            return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from .app import app
-from .command import Command
+from .command import CliCommand
 from .errors import MEANINGS
 from .options import change_options
 
@@ -92,7 +92,7 @@ def _commands(group: click.Group, context: click.Context, level: str) -> Iterato
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"```\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
     yield from _options([option for option in command.params if isinstance(option, click.Option)])
-    if isinstance(command, Command):
+    if isinstance(command, CliCommand):
         yield "\n".join(["```", *command.examples, "```\n"])
 
 

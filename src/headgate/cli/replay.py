@@ -12,10 +12,10 @@ import click
 
 from ..core.errors import ValidationError
 from ..limiter.ids import to_stored_id
-from .command import Command
+from .command import CliCommand
 from .errors import ALLOWED, REFUSED
 from .options import hash_key, hash_option, json_option
-from .output import Cell, Table, answer, answer_json, duration, moment, number
+from .output import Cell, TextTable, answer, answer_json, duration, moment, number
 
 if TYPE_CHECKING:
     from ..declare import Declaration
@@ -46,7 +46,7 @@ def _read_length(_: click.Context, __: click.Parameter, text: str) -> float:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Try limits on a log of requests.",
     examples=[
         "headgate replay --generate requests.jsonl --entities 50 --rate 5 --for 24h",
@@ -170,7 +170,7 @@ def _draw(report: Report, path: str) -> None:
         raise ValidationError(f"{path!r} cannot be written: {error.strerror}") from None
 
 
-def _told(report: Report, top: int) -> Iterator[str | Table]:
+def _told(report: Report, top: int) -> Iterator[str | TextTable]:
     if not report.requests:
         yield "there is no request in the log"
         return
@@ -214,9 +214,9 @@ def _warned(report: Report, has_rules: object) -> Iterator[str]:
         yield "plans and rules are about HTTP requests, and are not played"
 
 
-def _table(entities: Sequence[EntityReport]) -> Table:
+def _table(entities: Sequence[EntityReport]) -> TextTable:
     compared = any(entity.newly_refused or entity.newly_allowed for entity in entities)
-    return Table(
+    return TextTable(
         ["entity", ">requests", ">refused", ">share", ">newly", "first at", ">longest wait", "because of"],
         [_row(entity, compared) for entity in entities],
     )

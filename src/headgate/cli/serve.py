@@ -1,9 +1,11 @@
-"""`headgate serve`: the limits of a store for programs in any language. `headgate token`: who may ask."""
+"""`headgate serve`, `headgate token`, `headgate ui`: the service, tokens for it, and the dashboard alone."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
+import webbrowser
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from types import ModuleType
@@ -14,7 +16,7 @@ import click
 from ..core.errors import HeadgateError
 from ..core.names import check_entity_id, check_namespace
 from ..service.tokens import Token, hashed, new_token, read_scopes
-from .command import Command
+from .command import CliCommand
 from .options import default_url, hash_key, hash_option, json_option, namespace_option, url_option
 from .output import answer, answer_json
 
@@ -34,7 +36,7 @@ def import_service() -> ModuleType:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Decide for programs in any language, over HTTP and gRPC.",
     examples=[
         "headgate serve --url redis://localhost:6379/0",
@@ -197,7 +199,7 @@ def serve(
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Make a token for the service.",
     examples=[
         "headgate token checkout --scope decide",
@@ -242,3 +244,57 @@ def token(name: str, scopes: Sequence[str], days: int | None, namespace: str, as
         f"    namespace: {entry.namespace}",
         *([f'    expires: "{until.isoformat()}"'] if until else []),
     )
+
+
+@click.command(
+    cls=CliCommand,
+    short_help="Look at a store, and change its limits, in the browser.",
+    examples=["headgate ui", "headgate ui --url redis://localhost:6379/0 --read-only --open"],
+)
+@click.option(
+    "--bind",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8088",
+    show_default=True,
+    help="Where to listen: a loopback address. Port 0 is any that is free.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--read-only", is_flag=True, help="Let nobody change anything.")
+@url_option
+@namespace_option
+@json_option
+def ui(
+    bind: str,
+    opens: bool,
+    read_only: bool,
+    url: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Open the dashboard of a store on this machine, without the API and without tokens, until Ctrl-C.
+
+    Whoever can use this machine may do in it what you may. It shows what is stored; decisions of other processes are
+    counted where they are made, in the dashboard of `headgate serve` and in metrics.
+    """
+    service = import_service()
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = service.Settings(
+        url=url or default_url(),
+        namespace=namespace,
+        bind=bind,
+        reconcile_every=0,
+        read_only=read_only,
+        api=False,
+    )
+
+    def tell(listening: Listening) -> None:
+        where = f"{listening.http}/ui"
+        if as_json:
+            answer_json({"dashboard": where})
+        else:
+            answer(f"the dashboard is at {where} (Ctrl-C ends it)")
+        if opens:
+            # Some browsers do not let go of whoever opens them.
+            threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()
+
+    service.serve(settings, tell)

@@ -10,10 +10,9 @@ import click
 
 from ..core.usage import UsageSummary, UsageWindow, Window, window_end, window_start
 from ..limiter import SyncRateLimiter
-from .command import Command
-from .options import Session, store_options
-from .output import Chart, Table, answer, answer_json, number
-from .pages import all_pages
+from .command import CliCommand
+from .options import CommandSession, store_options
+from .output import Chart, TextTable, all_pages, answer, answer_json, number
 from .values import read_moment
 
 # What a chart shows without --start: 24 hours, 30 days, 12 months.
@@ -25,7 +24,7 @@ _DAYS_BEGIN_TO_COUNT = 36  # hours
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Show what was consumed, by the hour, day or month.",
     examples=[
         "headgate usage acme",
@@ -54,7 +53,7 @@ _DAYS_BEGIN_TO_COUNT = 36  # hours
 @click.option("--plot", is_flag=True, help="As a chart for each limit.")
 @store_options
 def usage(
-    session: Session,
+    session: CommandSession,
     entity_id: str | None,
     resource: str | None,
     window: Window,
@@ -91,14 +90,14 @@ def _read(
     return list(all_pages(lambda cursor: limiter.get_usage(entity_id, resource, window, start, end, cursor=cursor)))
 
 
-def _tell(session: Session, found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> None:
+def _tell(session: CommandSession, found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> None:
     if session.as_json:
         answer_json([one.as_dict() for one in found])
     else:
         answer(_table(found, window, everyone=everyone) if found else _NOTHING)
 
 
-def _tell_summary(session: Session, found: dict[str, UsageSummary], window: Window) -> None:
+def _tell_summary(session: CommandSession, found: dict[str, UsageSummary], window: Window) -> None:
     if session.as_json:
         answer_json({name: one.as_dict() for name, one in found.items()})
         return
@@ -109,10 +108,10 @@ def _tell_summary(session: Session, found: dict[str, UsageSummary], window: Wind
         [name, number(one.total), f"{one.average:,.1f}", number(one.peak), f"{one.peak_start:{_SPELLED[window]}}"]
         for name, one in found.items()
     ]
-    answer(Table(["limit", ">total", f">average per {window}", ">peak", "in"], rows))
+    answer(TextTable(["limit", ">total", f">average per {window}", ">peak", "in"], rows))
 
 
-def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> Table:
+def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> TextTable:
     names = sorted({name for one in found for name in one.consumed})
     rows = [
         [
@@ -123,7 +122,7 @@ def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> T
         ]
         for one in sorted(found, key=lambda one: (one.start, one.entity_id, one.resource))
     ]
-    return Table([f"{window} (UTC)", "entity", "resource", *(f">{name}" for name in names)], rows)
+    return TextTable([f"{window} (UTC)", "entity", "resource", *(f">{name}" for name in names)], rows)
 
 
 def _charts(

@@ -32,7 +32,7 @@ Values: TypeAlias = "tuple[str, ...]"  # of an instrument's labels
 OTHER = "other"
 
 
-class Group:
+class MeasuredLimiters:
     """What is measured in one place. Gauges are read when somebody looks; those of limiters that are alike add up."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Metrics(ABC):
     `resources`: those that are told apart. All others are "other", for there may be any number of them.
     """
 
-    def __init__(self, limiter: AnyLimiter, resources: Iterable[str], group: Group) -> None:
+    def __init__(self, limiter: AnyLimiter, resources: Iterable[str], group: MeasuredLimiters) -> None:
         self.limiter = limiter
         self._group = group
         self._resources = _checked(resources)

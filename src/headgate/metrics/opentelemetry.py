@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter, get_meter_provider
 
 from .. import __version__
-from .exporter import AnyLimiter, Group, Metrics, Record, Values
+from .exporter import AnyLimiter, MeasuredLimiters, Metrics, Record, Values
 from .instruments import INSTRUMENTS, Instrument
 
 
@@ -19,7 +19,7 @@ class _Meter:
 
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = get_meter("headgate", __version__, provider)
-        self.group = Group()
+        self.group = MeasuredLimiters()
         self.counters = {}
         self.histograms = {}
         for one in INSTRUMENTS:

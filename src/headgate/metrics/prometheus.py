@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .exporter import AnyLimiter, Group, Metrics, Record, Values
+from .exporter import AnyLimiter, MeasuredLimiters, Metrics, Record, Values
 from .instruments import INSTRUMENTS, Instrument
 
 
@@ -18,7 +18,7 @@ class _Registered(Collector):
     """What all limiters of a registry share. It is the collector of their gauges itself."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.group = Group()
+        self.group = MeasuredLimiters()
         self.counters = {one: _counter(one, registry) for one in INSTRUMENTS if one.kind == "counter"}
         self.histograms = {one: _histogram(one, registry) for one in INSTRUMENTS if one.kind == "histogram"}
         registry.register(self)

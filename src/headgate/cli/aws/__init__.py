@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from ..command import Group
+from ..command import CliGroup
 
 
-class LazyGroup(Group):
+class LazyGroup(CliGroup):
     @property
     def commands(self) -> MutableMapping[str, click.Command]:
         if not self._loaded:

@@ -8,13 +8,13 @@ import click
 
 from ...aws.aggregator import Counts, Progress, follow
 from ...aws.aggregator.windows import DEFAULT_RETENTION_DAYS
-from ..command import Command
+from ..command import CliCommand
 from ..output import answer, answer_json, duration, number
 from .place import Place, place_options
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Count usage here, instead of in a function.",
     examples=["headgate aws aggregate", "headgate aws aggregate --once --json"],
 )

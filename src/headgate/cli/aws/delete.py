@@ -7,7 +7,7 @@ import sys
 import click
 
 from ...aws.stack import StackStatus
-from ..command import Command
+from ..command import CliCommand
 from ..errors import REFUSED
 from ..output import answer, answer_json, number, printable
 from .place import Place, place_options
@@ -15,7 +15,7 @@ from .progress import goes_on, progress
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Delete the stack with its table.",
     examples=["headgate aws delete", "headgate aws delete --name limits --yes --delete-archive"],
 )

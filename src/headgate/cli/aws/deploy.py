@@ -9,8 +9,8 @@ import click
 
 from ...aws.stack import Deployed, StackOptions
 from ...aws.stack.options import Parameter, parameters
-from ..command import Command
-from ..output import Table, answer, answer_json
+from ..command import CliCommand
+from ..output import TextTable, answer, answer_json
 from ..values import read_pairs
 from .place import Place, place_options
 from .progress import goes_on, progress
@@ -60,7 +60,7 @@ def _option(option: str, parameter: Parameter) -> Callable[[Any], Any]:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Make the stack, or bring it up to date.",
     examples=[
         "headgate aws deploy",
@@ -81,7 +81,7 @@ def deploy(place: Place, **given: Any) -> None:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Bring the stack up to date.",
     examples=[
         "headgate aws update",
@@ -121,7 +121,7 @@ def _bring(
         answer(f"{done.action}: {done.name}", _table(done))
 
 
-def _table(done: Deployed) -> Table:
+def _table(done: Deployed) -> TextTable:
     outputs = done.outputs
     rows = [
         ["url", done.url],
@@ -131,4 +131,4 @@ def _table(done: Deployed) -> Table:
         ["for readers", outputs.get("ReadOnlyPolicyArn", "")],
         ["archive", outputs.get("ArchiveBucketName", "")],
     ]
-    return Table(["", ""], [row for row in rows if row[1]])
+    return TextTable(["", ""], [row for row in rows if row[1]])

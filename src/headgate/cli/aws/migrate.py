@@ -9,15 +9,15 @@ import click
 
 from ...aws.stack import migrate_table
 from ...stores.dynamodb.migrations import Report
-from ..command import Command
+from ..command import CliCommand
 from ..errors import REFUSED
 from ..options import namespace_option
-from ..output import Table, answer, answer_json, number, printable
+from ..output import TextTable, answer, answer_json, number, printable
 from .place import Place, place_options
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Copy a table of zae-limiter's into one of headgate's.",
     examples=[
         "headgate aws migrate --name zae-limiter --dry-run",
@@ -98,7 +98,7 @@ def _tell(report: Report, verb: str) -> None:
     where = "in place" if report.target == report.source else f"into {report.target}"
     answer(f"{report.source} ({report.found}) {verb} carried {where}")
     rows = [[kind, number(count)] for kind, count in sorted(report.counts.items())]
-    answer(Table(["items", ">count"], rows))
+    answer(TextTable(["items", ">count"], rows))
     answer(f"namespaces: {', '.join(report.namespaces)}")
     for note in report.notes:
         answer(f"note: {note}")

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from ...aws.stack.sandbox import Sandbox, SandboxStatus
-from ..command import Command, Group
+from ..command import CliCommand, CliGroup
 from ..errors import REFUSED
 from ..options import json_option
-from ..output import Table, answer, answer_json
+from ..output import TextTable, answer, answer_json
 from .progress import progress
 
 
-@click.group(cls=Group)
+@click.group(cls=CliGroup)
 def sandbox() -> None:
     """Run the whole stack on this machine, without an account.
 
@@ -45,7 +45,7 @@ def _default_folder() -> Path:
 
 
 @sandbox.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Start it, with a stack in it.",
     examples=["headgate aws sandbox up", 'eval "$(headgate aws sandbox up --export)"'],
 )
@@ -63,7 +63,7 @@ def up(box: Sandbox, name: str, port: int | None, exports: bool, as_json: bool) 
     _tell(found, as_json, exports)
 
 
-@sandbox.command(cls=Command, short_help="End it.", examples=["headgate aws sandbox down"])
+@sandbox.command(cls=CliCommand, short_help="End it.", examples=["headgate aws sandbox down"])
 @_options
 def down(box: Sandbox, as_json: bool) -> None:
     """End it and remove all that was kept of it."""
@@ -74,7 +74,7 @@ def down(box: Sandbox, as_json: bool) -> None:
         answer("the sandbox has ended, and forgot everything" if was_there else "no sandbox was running")
 
 
-@sandbox.command(cls=Command, short_help="Say whether it runs.", examples=["headgate aws sandbox status"])
+@sandbox.command(cls=CliCommand, short_help="Say whether it runs.", examples=["headgate aws sandbox status"])
 @click.option("--export", "exports", is_flag=True, help="Print only the lines a shell needs to use it.")
 @_options
 def status(box: Sandbox, exports: bool, as_json: bool) -> int | None:
@@ -92,7 +92,7 @@ def _tell(found: SandboxStatus, as_json: bool, exports: bool) -> None:
         answer(*lines)
     elif found.running:
         answer(f"running: table {found.name} on port {found.port}")
-        answer(Table(["", ""], [["url", found.url or ""], ["process", str(found.pid)], ["log", found.log]]))
+        answer(TextTable(["", ""], [["url", found.url or ""], ["process", str(found.pid)], ["log", found.log]]))
         answer("to use it in this shell:", *(f"  {line}" for line in lines))
     else:
         answer(_WHY[found.state].format(log=found.log))

@@ -6,16 +6,16 @@ import click
 
 from ...aws.stack import StackStatus
 from ...aws.stack.status import FunctionStatus, TableStatus
-from ..command import Command
+from ..command import CliCommand
 from ..errors import REFUSED
-from ..output import Table, answer, answer_json, number
+from ..output import TextTable, answer, answer_json, number
 from .place import Place, place_options
 
 _NAMESPACES = 5
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Show how the stack is doing.",
     examples=["headgate aws status", "headgate aws status --name limits --json"],
 )
@@ -30,7 +30,7 @@ def status(place: Place) -> int | None:
     if place.as_json:
         answer_json(found.as_dict())
     else:
-        answer(_headline(found), Table(["", ""], [row for row in _rows(found) if row[1]]))
+        answer(_headline(found), TextTable(["", ""], [row for row in _rows(found) if row[1]]))
         for problem in found.problems:
             answer(f"problem: {problem}")
     return REFUSED if found.problems else None

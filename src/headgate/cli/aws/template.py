@@ -7,13 +7,13 @@ import json
 import click
 
 from ...aws import stack
-from ..command import Command
+from ..command import CliCommand
 from ..options import json_option
 from ..output import answer, answer_json, number
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Print the CloudFormation template.",
     examples=["headgate aws template > headgate.yaml", "headgate aws template --json"],
 )
@@ -26,7 +26,7 @@ def template(as_json: bool) -> None:
 
 @click.command(
     "export-lambda",
-    cls=Command,
+    cls=CliCommand,
     short_help="Write the functions' code to a file.",
     examples=["headgate aws export-lambda --output headgate.zip"],
 )

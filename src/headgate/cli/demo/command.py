@@ -12,9 +12,9 @@ from urllib.parse import quote
 import click
 
 from ...core.errors import RateLimiterUnavailable
-from ..command import Command
+from ..command import CliCommand
 from ..errors import ALLOWED, INTERRUPTED, REFUSED
-from ..options import Session, json_option, scratch_name, seconds_option, with_session, workers_option
+from ..options import CommandSession, json_option, scratch_name, seconds_option, with_session, workers_option
 from ..output import answer, answer_json
 from ..workers import START_SECONDS, temporary_folder, watch
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=["headgate demo", "headgate demo --seconds 5 --workers 8", "headgate demo --url redis://localhost"],
 )
 @seconds_option("--seconds", 1, 3600, "How long the demo runs.", default=15)
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     click.option("--namespace", metavar="NAME", help="The namespace in the store. Default: a new one."),
     json_option,
 )
-def demo(session: Session, seconds: float, workers: int) -> int:
+def demo(session: CommandSession, seconds: float, workers: int) -> int:
     """Watch several processes share two limits without overselling them.
 
     Worker processes ask as fast as they can, all for the same two limits: calls per minute and tokens per minute.
@@ -70,7 +70,7 @@ def demo(session: Session, seconds: float, workers: int) -> int:
 
 
 @contextmanager
-def _stage(session: Session) -> Iterator[tuple[str, str, Path]]:
+def _stage(session: CommandSession) -> Iterator[tuple[str, str, Path]]:
     """A store, a namespace and a folder."""
     with temporary_folder("headgate-demo-") as folder:
         url = session.url or f"sqlite:///{quote((folder / 'demo.db').as_posix(), safe='/:')}"

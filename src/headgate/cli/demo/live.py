@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..drawing import bar, console, empty_table
 from ..output import number
-from ..tables import bar, console
 from .state import DemoState, LimitState, WorkerState
 from .view import Rates, View
 
@@ -61,7 +60,7 @@ class LiveView(View):
         return head
 
     def _workers(self, state: DemoState) -> Table:
-        table = _table("worker", ">pid", ">admitted", ">refused", ">decisions/s", "share")
+        table = empty_table(["worker", ">pid", ">admitted", ">refused", ">decisions/s", "share"], gap=2, no_wrap=True)
         for worker in state.workers:
             table.add_row(*self._worker(worker, state.admitted), style="dim" if worker.killed else "")
         table.add_section()
@@ -76,7 +75,7 @@ class LiveView(View):
 
 
 def _limits(state: DemoState) -> Table:
-    table = _table("all workers together", ">admitted", ">limit", ">oversold", "")
+    table = empty_table(["all workers together", ">admitted", ">limit", ">oversold", ""], gap=2, no_wrap=True)
     for limit in state.limits:
         table.add_row(*_limit(limit))
     return table
@@ -91,10 +90,3 @@ def _limit(state: LimitState) -> list[RenderableType]:
         Text(number(state.oversold), style=style),
         bar(state.admitted / max(1, state.allowed), _NARROW_BAR_WIDTH),
     ]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
-    return table

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import click
 
-from ..options import Session
+from ..options import CommandSession
 from ..output import number
 from .state import DemoResult, DemoState
 
@@ -89,7 +89,7 @@ class Rates:
         return round(1000 * decisions / elapsed_ms) if elapsed_ms else 0
 
 
-def open_view(seconds: float, workers: int, session: Session) -> View:
+def open_view(seconds: float, workers: int, session: CommandSession) -> View:
     if session.as_json:
         return View()
     store = _store(session.url or "sqlite://")

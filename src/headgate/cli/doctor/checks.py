@@ -1,13 +1,17 @@
-"""What is looked at, one thing after the other. Each finds something, and says what to do if it is not well."""
+"""What `headgate doctor` checks: packages, the store and its clock, permissions, latency, stored limits."""
 
 from __future__ import annotations
 
+import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from importlib import metadata
 from itertools import islice
 
+from ... import __version__
 from ...core.errors import CorruptState, HeadgateError, NamespaceNotFound, RateLimiterUnavailable
 from ...core.limit import Limit
 from ...core.names import shown_url
@@ -17,8 +21,7 @@ from ...limiter.config.levels import LimitLevel
 from ...limiter.config.limits import read_level
 from ...stores import open_store
 from ...stores.health import Finding, examine, read_clock
-from ..output import number
-from ..pages import all_pages
+from ..output import all_pages, number
 
 TIMEOUT_SECONDS = 5.0
 _SAMPLES = 100
@@ -195,3 +198,44 @@ def _levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
 
 def own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str | None) -> Page[str]:
     return limiter.list_entities_with_custom_limits(resource, cursor=cursor)
+
+
+_EXTRAS = ("cli", "redis", "postgres", "dynamodb", "http", "server", "metrics")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)")
+_EXTRA = re.compile(r"extra == ['\"]([a-z]+)['\"]")
+
+
+def package_findings() -> Iterator[Finding]:
+    system = f"{platform.system()} {platform.machine()}"
+    yield Finding("headgate", "ok", f"{__version__} on Python {platform.python_version()}, {system}")
+    try:
+        extras = _extras()
+    except metadata.PackageNotFoundError:  # run from a folder, not installed
+        return
+    for extra in _EXTRAS:
+        versions = {name: _version(name) for name in extras.get(extra, ())}
+        found = [f"{name} {version}" for name, version in versions.items() if version]
+        if len(found) == len(versions):
+            yield Finding(f"extra {extra}", "ok", ", ".join(found))
+        elif found:
+            missing = ", ".join(name for name, version in versions.items() if not version)
+            advice = f"if it is used: pip install 'headgate[{extra}]'"
+            yield Finding(f"extra {extra}", "ok", f"{', '.join(found)}; without {missing} ({advice})")
+
+
+def _extras() -> dict[str, list[str]]:
+    """What each extra installs, but for what only some Pythons or systems need."""
+    extras: dict[str, list[str]] = {}
+    for requirement in metadata.requires("headgate") or ():
+        text, _, marker = requirement.partition(";")
+        extra, name = _EXTRA.search(marker), _REQUIREMENT.match(text)
+        if extra and name and name[1] != "headgate" and " and " not in marker:
+            extras.setdefault(extra[1], []).append(name[1])
+    return extras
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

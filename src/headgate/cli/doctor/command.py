@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..command import Command
-from ..confirm import confirmed, yes_option
+from ..command import CliCommand
 from ..errors import ALLOWED, REFUSED
-from ..options import Session, work_options
-from ..output import Table, answer, answer_json
+from ..options import CommandSession, confirmed, work_options, yes_option
+from ..output import TextTable, answer, answer_json
 
 if TYPE_CHECKING:
     from ...core.errors import CorruptState
@@ -23,7 +22,7 @@ _SHOWN = 10
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Find out what is wrong, and what to do about it.",
     examples=[
         "headgate doctor",
@@ -38,7 +37,7 @@ _SHOWN = 10
 @click.option("--repair", is_flag=True, help="Remove what is corrupt in the namespace, after asking.")
 @yes_option
 @work_options
-def doctor(session: Session, read_only: bool, rules: str | None, repair: bool, yes: bool) -> int:
+def doctor(session: CommandSession, read_only: bool, rules: str | None, repair: bool, yes: bool) -> int:
     """Look at everything that keeps limits from working, and say what to do about it.
 
     Versions; whether the store answers and how it is set up; its clock; what this user may do there, tried in a
@@ -65,7 +64,7 @@ def doctor(session: Session, read_only: bool, rules: str | None, repair: bool, y
     return REFUSED if failed else ALLOWED
 
 
-def _repaired(session: Session, yes: bool) -> list[CorruptState]:
+def _repaired(session: CommandSession, yes: bool) -> list[CorruptState]:
     """Until nothing more is found: a corrupt record of the namespace hides the rest."""
     repaired: list[CorruptState] = []
     with session.limiter() as limiter:
@@ -97,10 +96,10 @@ def _place(error: CorruptState) -> dict[str, str]:
     return {"entity_id": error.entity_id, "resource": error.resource}
 
 
-def _findings(session: Session, read_only: bool, rules_file: str | None) -> Iterator[Finding]:
+def _findings(session: CommandSession, read_only: bool, rules_file: str | None) -> Iterator[Finding]:
     from ...core.errors import NamespaceNotFound
     from ...limiter import SyncRateLimiter
-    from . import checks, packages, rules
+    from . import checks, rules
 
     def limiter(namespace: str) -> SyncRateLimiter:
         # Looking is not worth an event.
@@ -108,7 +107,7 @@ def _findings(session: Session, read_only: bool, rules_file: str | None) -> Iter
         return SyncRateLimiter(url, namespace=namespace, store_timeout=timeout, audit_days=0, usage_days=0)
 
     url = session.store_url
-    yield from packages.findings()
+    yield from checks.package_findings()
     found = list(checks.store_findings(url))
     yield from found
     if found[0].verdict == "fail":
@@ -131,13 +130,13 @@ def _findings(session: Session, read_only: bool, rules_file: str | None) -> Iter
             yield from rules.rules_findings(own, rules_file)
 
 
-def _table(found: Sequence[Finding]) -> Table:
+def _table(found: Sequence[Finding]) -> TextTable:
     rows: list[list[str]] = []
     for finding in found:
         rows.append([finding.verdict, finding.check, finding.found])
         if finding.advice:
             rows.append(["", "", f"-> {finding.advice}"])
-    return Table(["", "", ""], rows)
+    return TextTable(["", "", ""], rows)
 
 
 def _sum(failed: int, warned: int) -> str:

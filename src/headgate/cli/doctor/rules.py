@@ -13,8 +13,7 @@ from ...http.rules import Rule, Rules
 from ...limiter import SyncRateLimiter
 from ...limiter.bind import blocking
 from ...stores.health import Finding, Verdict
-from ..output import number
-from ..pages import all_pages
+from ..output import all_pages, number
 from .checks import own_limits_page
 
 _LOOKED_AT = 200  # entities of a rule
@@ -27,7 +26,7 @@ _stored_book = blocking(stored_book_plan)
 
 def rules_findings(limiter: SyncRateLimiter, file: str | None) -> Iterator[Finding]:
     """Of a file, or else those that are stored."""
-    stored = Stored(limiter)
+    stored = StoredConfig(limiter)
     try:
         rules = load_rules(file, _OTHER_SECTIONS).rules if file else stored.rules()
     except ValidationError as error:
@@ -41,7 +40,7 @@ def rules_findings(limiter: SyncRateLimiter, file: str | None) -> Iterator[Findi
         yield Finding("rules", "ok", f"{number(len(rules))} {where}, and all can be obeyed")
 
 
-class Stored:
+class StoredConfig:
     """What a namespace has. Of one that nobody has used nothing is read: that would register it."""
 
     def __init__(self, limiter: SyncRateLimiter) -> None:
@@ -65,7 +64,7 @@ class Stored:
             yield from dict.fromkeys(islice(chain.from_iterable(pages), _LOOKED_AT))
 
 
-def _rule_findings(stored: Stored, rule: Rule) -> Iterator[Finding]:
+def _rule_findings(stored: StoredConfig, rule: Rule) -> Iterator[Finding]:
     """Of a rule that goes by stored limits."""
     if rule.limits is not None:
         return
@@ -85,7 +84,7 @@ def _shown(whose: Sequence[str]) -> str:
     return f"{names} {'have' if len(whose) > 1 else 'has'}"
 
 
-def _lacking(stored: Stored, rule: Rule) -> dict[tuple[str, ...], list[str]]:
+def _lacking(stored: StoredConfig, rule: Rule) -> dict[tuple[str, ...], list[str]]:
     """By names of limits that the rule's cost is of, those who lack them, but have others."""
     costs = [cost for cost in (rule.cost, rule.bad_cost) if isinstance(cost, Mapping)]
     needed = list(dict.fromkeys(chain.from_iterable(costs)))

@@ -10,10 +10,10 @@ import click
 from ...core.errors import ValidationError
 from ...core.limit import Limit
 from ...core.units import tokens_to_milli
-from ..command import Command
+from ..command import CliCommand
 from ..errors import ALLOWED, INTERRUPTED, REFUSED
 from ..options import (
-    Session,
+    CommandSession,
     count_option,
     json_option,
     scratch_name,
@@ -35,7 +35,7 @@ _DEFAULT_SECONDS = 10.0
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Measure a store under load, and check that no limit is oversold.",
     examples=[
         "headgate loadtest",
@@ -62,7 +62,7 @@ _DEFAULT_SECONDS = 10.0
 )
 @with_session(url_option, json_option)
 def loadtest(
-    session: Session,
+    session: CommandSession,
     workers: int,
     tasks: int,
     seconds: float | None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.limit import Limit
 from ...core.units import from_milli
-from ..output import Table, number
+from ..output import TextTable, number
 from .histogram import percentile
 from .load import Load
 
@@ -105,7 +105,7 @@ class LoadResult:
             f"{number(limit.period_ms)} ms = {number(one)}"
         )
 
-    def told(self) -> Iterator[str | Table]:
+    def told(self) -> Iterator[str | TextTable]:
         seconds = f"{self.elapsed_ms / 1000:.1f} s"
         yield (
             f"{number(self.decisions)} decisions in {seconds}: {number(self.per_second)} a second; "
@@ -115,9 +115,11 @@ class LoadResult:
             yield f"{number(self.unavailable)} times the store did not answer"
         yield ""
         latencies = self.latencies_ms
-        yield Table([f">{name}" for name in latencies], [[f"{ms:,.3f} ms" for ms in latencies.values()]])
+        yield TextTable([f">{name}" for name in latencies], [[f"{ms:,.3f} ms" for ms in latencies.values()]])
         yield ""
-        yield Table(["limit", "allows", ">admitted", ">at most", ">oversold"], [self._row(sale) for sale in self.sales])
+        yield TextTable(
+            ["limit", "allows", ">admitted", ">at most", ">oversold"], [self._row(sale) for sale in self.sales]
+        )
         yield ""
         each = f", for each of {number(self.load.entities)} entities" if self.load.entities > 1 else ""
         yield f"at most{each}: a full bucket, and its refill from before"
