@@ -253,6 +253,17 @@ def test_inherit_alone_is_a_change_that_people_read(limiter: SyncRateLimiter) ->
         diff(limiter, Declaration(system=DeclaredLimits(RPM, inherit=0)))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [Declaration(resources={None: RPM}), Declaration(entities={None: DeclaredEntity(limits={None: RPM})})],  # type: ignore[dict-item]
+)
+def test_a_declaration_without_a_name_is_refused_and_is_not_for_everyone(
+    limiter: SyncRateLimiter, wrong: Declaration
+) -> None:
+    with pytest.raises(ValidationError, match="must be a string, not None"):
+        diff(limiter, wrong)
+
+
 def test_what_is_removed_takes_its_buckets_with_it(limiter: SyncRateLimiter) -> None:
     put(limiter, SMALL)
     for resource in ("llm", "web"):

@@ -291,3 +291,26 @@ def test_the_system_level_keeps_the_outage_policy() -> None:
         assert limiter.get_system_on_unavailable() == "allow"
         with pytest.raises(ValidationError, match="on_unavailable must be"):
             write_level(limiter, LimitLevel(), StoredLimits(wanted, on_unavailable="sometimes"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda limiter: limiter.set_limits(None, limits_of({"rpm": 3})),
+        lambda limiter: limiter.set_limits(None, limits_of({"rpm": 3}), "chat"),
+        lambda limiter: limiter.get_limits(None),
+        lambda limiter: limiter.delete_limits(None),
+        lambda limiter: limiter.delete_limits(None, "chat"),
+        lambda limiter: limiter.set_resource_defaults(None, limits_of({"rpm": 3})),
+        lambda limiter: limiter.get_resource_defaults(None),
+        lambda limiter: limiter.delete_resource_defaults(None),
+    ],
+)
+def test_a_missing_entity_or_resource_is_an_error_and_never_means_everyone(call: Any) -> None:
+    with SyncRateLimiter("memory://") as limiter:
+        limiter.set_system_defaults(limits_of({"rpm": 7}))
+        limiter.set_resource_defaults("chat", limits_of({"tpm": 7}))
+        with pytest.raises(ValidationError, match=r"(entity_id|resource) must be a string, not None"):
+            call(limiter)
+        assert limiter.get_system_defaults() == limits_of({"rpm": 7})
+        assert limiter.get_resource_defaults("chat") == limits_of({"tpm": 7})

@@ -1,4 +1,4 @@
-"""The command, assembled. What a command does is imported when it is asked for: one does without the others."""
+"""The command `headgate`. The module of a command is imported only when that command is used."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..core.errors import HeadgateError
 from .command import CliGroup
 from .errors import INTERRUPTED, report
 
-# In the order they are worth reading; for each command, the module it is in.
+# In the order of the help; for each command, its module.
 SECTIONS = {
-    "Begin": {"demo": "demo.command", "check": "check"},
+    "Start": {"demo": "demo.command", "check": "check"},
     "Limits": {
         "limits": "limits",
         "resource": "limits",
@@ -24,7 +24,7 @@ SECTIONS = {
         "export": "apply",
         "replay": "replay",
     },
-    "What happens": {
+    "Observe": {
         "buckets": "buckets",
         "usage": "usage",
         "audit": "audit",
@@ -80,7 +80,7 @@ def app() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code. A command returns its own, or None for 0."""
+    """Run the command line, and return its exit code. A command returns its own, or None for 0."""
     try:
         return int(app.main(list(arguments), prog_name="headgate", standalone_mode=False) or 0)
     except (HeadgateError, click.ClickException) as error:

@@ -1,4 +1,4 @@
-"""`headgate completion`: the script that lets a shell complete commands and options."""
+"""`headgate completion`: shell completion of commands and options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @click.command(
     cls=CliCommand,
-    short_help="Print the script that completes commands in your shell.",
+    short_help="Print a completion script for your shell.",
     examples=[
         "headgate completion bash > ~/.local/share/bash-completion/completions/headgate",
         'headgate completion zsh > "${fpath[1]}/_headgate"',
@@ -24,9 +24,9 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @json_option
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script for SHELL: bash, zsh or fish.
+    """Print the completion script for SHELL: bash, zsh or fish.
 
-    It completes commands and options. Names in the store are not completed: no key press should load it.
+    It completes commands and options, but not names in the store, so that completion never calls the store.
     """
     from .app import app
 

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..charts.time_chart import short
 from .output import Bar, Cell, Chart, TextTable, printable
 
 BAR_WIDTH = 12
@@ -30,7 +31,7 @@ _STYLES = {
 
 
 def console() -> Console:
-    """On a terminal as wide as it is; in a pipe as wide as needed, so that nothing is cut off."""
+    """As wide as the terminal; in a pipe, wide enough that nothing is cut off."""
     wide: dict[str, Any] = {} if sys.stdout.isatty() else {"width": 1000}
     return Console(markup=False, emoji=False, highlight=False, **wide)
 
@@ -77,11 +78,10 @@ def bar(fraction: float, width: int, style: str = "green") -> ProgressBar:
 
 HEIGHT = 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_AXIS = 6  # what is written beside it is no longer
-_WIDEST = 8  # of a column, with the gap beside it
+_AXIS = 6  # the longest label of the axis
+_WIDEST = 8  # column, with its gap
 _PIPE = 80
 _APART = 1  # blanks between two labels
-_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def draw_chart(chart: Chart) -> None:
@@ -108,21 +108,21 @@ def lines(chart: Chart, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _fitted(chart: Chart, room: int) -> tuple[Sequence[int | float], Sequence[str], int]:
-    """The values, neighbours added up if there are more than there is room for, and how many are in each."""
+    """The values and labels, and how many neighbours are added up in each because there is not room for all."""
     merged = -(-len(chart.values) // max(1, room))
     starts = range(0, len(chart.values), merged)
     return [sum(chart.values[at : at + merged]) for at in starts], [chart.labels[at] for at in starts], merged
 
 
 def _cell(part: float, row: int, column: int) -> str:
-    """What of a column is in a row. Whatever is more than nothing can be seen."""
+    """The part of a column in a row. Any value above zero is visible."""
     eighths = max(int(part > 0), round(part * HEIGHT * 8))
     block = _EIGHTHS[min(8, max(0, eighths - row * 8))]
     return block if column == 1 else block * (column - 1) + " "
 
 
 def _labels(labels: Sequence[str], column: int, room: int) -> str:
-    """As many as do not touch each other."""
+    """As many as fit."""
     line = ""
     for index, label in enumerate(labels):
         start = index * column
@@ -131,17 +131,8 @@ def _labels(labels: Sequence[str], column: int, room: int) -> str:
     return line
 
 
-def short(value: int | float) -> str:
-    """Three digits of it."""
-    value = float(f"{value:.3g}")
-    for size, unit in _UNITS:
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
 def live(look: Callable[[], tuple[str, str | TextTable]], every: float) -> NoReturn:
-    """Show a title and what is looked up, again and again, until Ctrl-C."""
+    """Show a title and the result of `look`, refreshed every so many seconds, until Ctrl-C."""
     with Live(console=console(), auto_refresh=False) as screen:
         while True:
             title, found = look()

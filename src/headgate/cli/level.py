@@ -76,7 +76,7 @@ def _dropped(preview: LimitsPreview, level: LimitLevel) -> str:
         places = [str(resource) for resource in resources if resource is not None]
         if None in resources:
             places = ["every resource" if not places else "other resources", *places]
-        lines.append(f"{name} would no longer hold for {who} on {', '.join(places)}")
+        lines.append(f"{name} would no longer apply to {who} on {', '.join(places)}")
     return f"{'; '.join(lines)}: an acquire that consumes it will fail, unless the program itself sets that limit"
 
 
@@ -98,7 +98,7 @@ def store(
 ) -> int:
     found = read_limits(specs)
     if not found:
-        raise click.UsageError("give at least one limit, like rpm=100/minute", click.get_current_context())
+        raise click.UsageError("specify at least one limit, like rpm=100/minute", click.get_current_context())
     with session.limiter() as limiter:
         wanted = StoredLimits(found, inherit=inherit, on_unavailable=policy)
         preview = preview_level(limiter, level, wanted)
@@ -112,7 +112,7 @@ def store(
         answer_json(level_dict(level, found) | {"inherit": inherit} | more | change.effective)
     else:
         alone = "" if inherit else "; nothing is inherited"
-        outage = f"; when the store is away: {policy}" if policy else ""
+        outage = f"; when the store is unavailable: {policy}" if policy else ""
         answer(f"stored for {level}: {spelled(found)}{_inherited(preview, level)}{alone}{outage}")
     return ALLOWED
 
@@ -148,9 +148,9 @@ def show(session: CommandSession, level: LimitLevel) -> None:
     else:
         answer(str(level), limits_table(found))
         if not found.inherit:
-            answer("nothing is inherited: there are no limits of other names")
+            answer("nothing is inherited from other levels")
         if found.on_unavailable:
-            answer(f"when the store is away: {found.on_unavailable}")
+            answer(f"when the store is unavailable: {found.on_unavailable}")
 
 
 def show_all(session: CommandSession, levels: Callable[[SyncRateLimiter], Iterable[LimitLevel]], none: str) -> None:

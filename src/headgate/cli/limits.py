@@ -25,15 +25,15 @@ from .options import CommandSession, change_options, store_options
 from .output import all_pages, answer, answer_json
 
 _resource_option = click.option(
-    "--resource", metavar="RESOURCE", help="Its limits on this resource; without it, those on every resource."
+    "--resource", metavar="RESOURCE", help="The resource. Without it, the limits on every resource."
 )
 
 
-@click.group(cls=CliGroup, short_help="Limits of one entity, and those that hold.")
+@click.group(cls=CliGroup, short_help="Limits of an entity, and the limits in force.")
 def limits() -> None:
-    """Store, show and delete the limits of an entity, and say which hold for it.
+    """Store, show and delete the limits of an entity, and show the limits in force for it.
 
-    Limits are stored at four levels. Each limit is taken, by its name, from the most specific level that has it:
+    Limits are stored at four levels. Each limit, by its name, comes from the most specific level that has it:
 
     \b
       headgate limits set ENTITY --resource R   an entity on a resource
@@ -41,15 +41,15 @@ def limits() -> None:
       headgate resource set R                   everyone on a resource
       headgate system set                       everyone on every resource
 
-    A level stored with --no-inherit is the last one looked at. Before a change that makes a limit disappear, the
-    command asks: programs that consume it would get an error.
+    A level stored with --no-inherit ends the search. The command asks for confirmation before a change that removes a
+    limit, because programs that consume it would get an error.
     """
 
 
 @limits.command(
     "set",
     cls=CliCommand,
-    short_help="Store limits of an entity.",
+    short_help="Store limits for an entity.",
     examples=[
         'headgate limits set acme rpm=100/minute "tpm=10000/minute burst 15000" --resource llm',
         "headgate limits set acme rpm=100/minute",
@@ -71,11 +71,11 @@ def set_limits(
     expected_version: int | None,
     yes: bool,
 ) -> int:
-    """Store limits of ENTITY. They replace all that were stored at this level; limits of other names are inherited.
+    """Store limits for ENTITY. They replace all limits at this level; limits of other names are inherited.
 
-    NAME is yours to choose; SPEC is an amount per time, with a larger or smaller burst if you like: 100/minute,
-    5/10s, '100/minute burst 150'. Units: ms, second, minute, hour, day, week. Or it is how many at once:
-    '10 concurrent', '10 concurrent ttl 90s'.
+    NAME is any name. SPEC is an amount per time, optionally with a burst: 100/minute, 5/10s, '100/minute burst 150'.
+    Units: ms, second, minute, hour, day, week. A limit on concurrency is written '10 concurrent' or
+    '10 concurrent ttl 90s'.
     """
     level = LimitLevel(session.stored_id(entity_id), resource)
     return store(session, level, specs, inherit=inherit, expected=expected_version, yes=yes)
@@ -88,7 +88,7 @@ def set_limits(
 @_resource_option
 @store_options
 def get_limits(session: CommandSession, entity_id: str, resource: str | None) -> None:
-    """Show the limits stored for ENTITY at one level. `headgate limits resolve` shows those that hold."""
+    """Show the limits stored for ENTITY at one level. `headgate limits resolve` shows the limits in force."""
     show(session, LimitLevel(session.stored_id(entity_id), resource))
 
 
@@ -104,45 +104,45 @@ def get_limits(session: CommandSession, entity_id: str, resource: str | None) ->
 def delete_limits(
     session: CommandSession, entity_id: str, resource: str | None, expected_version: int | None, yes: bool
 ) -> int:
-    """Delete the limits stored for ENTITY at one level. Those of the other levels hold from then on."""
+    """Delete the limits stored for ENTITY at one level. The limits of the other levels apply from then on."""
     return remove(session, LimitLevel(session.stored_id(entity_id), resource), expected=expected_version, yes=yes)
 
 
 @limits.command(
     "list",
     cls=CliCommand,
-    short_help="List the entities with limits of their own.",
+    short_help="List entities with their own limits.",
     examples=["headgate limits list", "headgate limits list --resource llm"],
 )
-@click.option("--resource", metavar="RESOURCE", help="Those with limits of their own on this resource.")
+@click.option("--resource", metavar="RESOURCE", help="List entities with their own limits on this resource.")
 @store_options
 def list_limits(session: CommandSession, resource: str | None) -> None:
-    """List the entities with limits of their own on every resource, or with --resource on that one.
+    """List the entities with their own limits on every resource, or with --resource on that one.
 
-    `headgate resource list` and `headgate system get` show the limits of everyone.
+    `headgate resource list` and `headgate system get` show the limits for everyone.
     """
 
     def levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
         for entity_id in all_pages(lambda cursor: limiter.list_entities_with_custom_limits(resource, cursor=cursor)):
             yield LimitLevel(entity_id, resource)
 
-    show_all(session, levels, f"no entity has limits of its own on {resource or 'every resource'}")
+    show_all(session, levels, f"no entity has its own limits on {resource or 'every resource'}")
 
 
 @limits.command(
     "resolve",
     cls=CliCommand,
-    short_help="Show the limits that hold, and where they are from.",
+    short_help="Show the limits in force, and the level of each.",
     examples=["headgate limits resolve acme llm"],
 )
 @click.argument("entity_id", metavar="ENTITY")
 @click.argument("resource")
 @store_options
 def resolve(session: CommandSession, entity_id: str, resource: str) -> None:
-    """Show the limits that an acquire of ENTITY on RESOURCE obeys, and the level that each is from.
+    """Show the limits in force for ENTITY on RESOURCE, and the level that each comes from.
 
-    A level is entity, entity_default, resource or system, the most specific first. Limits that a program keeps in its
-    code are not stored: those with a bucket in use are named, and `headgate buckets` shows them.
+    The levels are entity, entity_default, resource and system, the most specific first. Limits in the code of a program
+    are not stored: the command lists those with a bucket in use, and `headgate buckets` shows them.
     """
     entity_id = session.stored_id(entity_id)
     level = LimitLevel(entity_id, resource)
@@ -156,23 +156,23 @@ def resolve(session: CommandSession, entity_id: str, resource: str) -> None:
     if found.limits:
         answer(f"{level}; source: {found.source}", limits_table(found.limits, found))
     else:
-        answer(f"no limits {'are stored' if in_code else 'hold'} for {level}")
+        answer(f"no limits are stored for {level}")
     if in_code:
-        answer(f"in use, kept in code: {', '.join(in_code)}")
+        answer(f"in use, from code: {', '.join(in_code)}")
 
 
 @click.group(cls=CliGroup)
 def resource() -> None:
-    """Limits of everyone on a resource.
+    """Limits for everyone on a resource.
 
-    They hold for each entity by itself, but for those names of which it has a limit of its own.
+    They apply to each entity separately. A limit of the same name stored for the entity takes precedence.
     """
 
 
 @resource.command(
     "set",
     cls=CliCommand,
-    short_help="Store limits of everyone on a resource.",
+    short_help="Store limits for everyone on a resource.",
     examples=["headgate resource set llm rpm=60/minute", 'headgate resource set llm "tpm=10000/minute burst 15000"'],
 )
 @click.argument("resource")
@@ -183,9 +183,9 @@ def resource() -> None:
 def set_resource(
     session: CommandSession, resource: str, specs: Sequence[str], inherit: bool, expected_version: int | None, yes: bool
 ) -> int:
-    """Store the limits of everyone on RESOURCE. They replace all that were stored for it.
+    """Store limits for everyone on RESOURCE. They replace all limits stored for it.
 
-    NAME=SPEC is spelled as for `headgate limits set`.
+    `headgate limits set --help` explains NAME=SPEC.
     """
     return store(session, LimitLevel(resource=resource), specs, inherit=inherit, expected=expected_version, yes=yes)
 
@@ -194,7 +194,7 @@ def set_resource(
 @click.argument("resource")
 @store_options
 def get_resource(session: CommandSession, resource: str) -> None:
-    """Show the limits of everyone on RESOURCE."""
+    """Show the limits for everyone on RESOURCE."""
     show(session, LimitLevel(resource=resource))
 
 
@@ -203,14 +203,14 @@ def get_resource(session: CommandSession, resource: str) -> None:
 @guarded_options
 @change_options
 def delete_resource(session: CommandSession, resource: str, expected_version: int | None, yes: bool) -> int:
-    """Delete the limits of everyone on RESOURCE. Those of the system hold from then on."""
+    """Delete the limits for everyone on RESOURCE. The system's limits apply from then on."""
     return remove(session, LimitLevel(resource=resource), expected=expected_version, yes=yes)
 
 
 @resource.command("list", cls=CliCommand, examples=["headgate resource list"])
 @store_options
 def list_resource(session: CommandSession) -> None:
-    """List the resources that have limits for everyone."""
+    """List the resources with limits for everyone."""
 
     def levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
         for name in all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)):
@@ -221,16 +221,16 @@ def list_resource(session: CommandSession) -> None:
 
 @click.group(cls=CliGroup)
 def system() -> None:
-    """Limits of everyone everywhere: they hold wherever no other level has their names.
+    """Limits for everyone on every resource. They apply where no other level has a limit of that name.
 
-    With them is stored what an acquire does when the store is away.
+    The outage policy, which says what an acquire does when the store is unavailable, is stored with them.
     """
 
 
 @system.command(
     "set",
     cls=CliCommand,
-    short_help="Store limits of everyone everywhere.",
+    short_help="Store limits for everyone on every resource.",
     examples=["headgate system set rpm=20/minute", "headgate system set rpm=20/minute --on-unavailable allow"],
 )
 @specs_argument
@@ -238,7 +238,7 @@ def system() -> None:
     "--on-unavailable",
     metavar="POLICY",
     type=click.Choice(get_args(OnUnavailable)),
-    help="What an acquire does when the store is away: block, allow or local. Without it, as each limiter says.",
+    help="What an acquire does when the store is unavailable: block, allow or local. Default: as set in the limiter.",
 )
 @inherit_option
 @guarded_options
@@ -251,10 +251,9 @@ def set_system(
     expected_version: int | None,
     yes: bool,
 ) -> int:
-    """Store the limits of everyone everywhere. They replace all that were stored, and the policy.
+    """Store limits for everyone on every resource. They replace the stored limits and the outage policy.
 
-    NAME=SPEC is spelled as for `headgate limits set`. With --no-inherit the limits that programs give their limiters do
-    not hold.
+    `headgate limits set --help` explains NAME=SPEC. With --no-inherit, limits in the code of programs do not apply.
     """
     return store(
         session, LimitLevel(), specs, inherit=inherit, expected=expected_version, yes=yes, policy=on_unavailable
@@ -264,7 +263,7 @@ def set_system(
 @system.command("get", cls=CliCommand, examples=["headgate system get"])
 @store_options
 def get_system(session: CommandSession) -> None:
-    """Show the limits of everyone everywhere."""
+    """Show the limits for everyone on every resource."""
     show(session, LimitLevel())
 
 
@@ -272,5 +271,5 @@ def get_system(session: CommandSession) -> None:
 @guarded_options
 @change_options
 def delete_system(session: CommandSession, expected_version: int | None, yes: bool) -> int:
-    """Delete the limits of everyone everywhere. Where there are no others, an acquire is an error from then on."""
+    """Delete the limits for everyone on every resource. Without other limits, every acquire fails from then on."""
     return remove(session, LimitLevel(), expected=expected_version, yes=yes)

@@ -1,4 +1,4 @@
-"""The options that commands share, and what they open."""
+"""Options that commands share, the limiter they open, and confirmations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class CommandSession:
-    """Where a command works, and how it answers.
+    """The store and namespace of a command, and its output format.
 
-    An entity id that was typed goes through `stored_id` first, and the limiter hashes none: so the ids it answers with
-    can be asked for again, and no answer shows one that is hashed.
+    A command passes every entity id it was given to `stored_id`, and the limiter does not hash: so the ids in the
+    output can be used in other commands, and no output shows an id that is stored as a hash.
     """
 
     url: str | None
@@ -44,15 +44,15 @@ class CommandSession:
         limiter = SyncRateLimiter(self.store_url, namespace=self.namespace or DEFAULT_NAMESPACE, actor=self.actor)
         if self.reads and limiter.namespace != DEFAULT_NAMESPACE:
             try:
-                limiter.get_namespace(limiter.namespace)  # a mistyped one has nothing to show
+                limiter.get_namespace(limiter.namespace)  # a mistyped name is an error, not an empty answer
             except BaseException:
                 limiter.close()
                 raise
         return limiter
 
     def say_where(self) -> None:
-        """Which store and namespace a change was made in. On stderr: the answer itself may be read by a program."""
-        own = "" if self.url else " (your own file: give --url or set HEADGATE_URL for another store)"
+        """Print the store and namespace of a change. On standard error: a program may read standard output."""
+        own = "" if self.url else " (the default file: use --url or HEADGATE_URL for another store)"
         namespace = f"namespace {self.namespace} of " if self.namespace else ""
         click.echo(printable(f"in {namespace}{shown_url(self.store_url)}{own}"), err=True)
 
@@ -62,7 +62,7 @@ class CommandSession:
 
 
 def default_url() -> str:
-    """A file in the user's data directory, which is made if it is not there."""
+    """A file in the user's data directory, which is created if necessary."""
     import platformdirs
 
     folder = platformdirs.user_data_path("headgate", appauthor=False)
@@ -70,14 +70,14 @@ def default_url() -> str:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValidationError(
-            f"the default store needs the folder {str(folder)!r}, which cannot be made ({error.strerror}): "
-            "give --url or set HEADGATE_URL"
+            f"the folder {str(folder)!r} of the default store cannot be created ({error.strerror}): "
+            "use --url or HEADGATE_URL"
         ) from None
     return f"sqlite:///{quote((folder / 'headgate.db').as_posix(), safe='/:')}"
 
 
 def hash_key() -> bytes | bool:
-    """The key from the environment, or True: hash without one. A variable that is set but empty is a mistake."""
+    """The key from the environment, or True: hash without a key. An empty variable is an error."""
     if KEY_VARIABLE not in os.environ:
         return True
     key = os.fsencode(os.environ[KEY_VARIABLE])
@@ -124,7 +124,7 @@ url_option = click.option(
     metavar="URL",
     envvar="HEADGATE_URL",
     show_envvar=True,
-    help="The store to use; without one, an SQLite file in your data directory.",
+    help="The store to use. Default: an SQLite file in your data directory.",
 )
 namespace_option = click.option(
     "--namespace",
@@ -140,16 +140,16 @@ hash_option = click.option(
     is_flag=True,
     envvar="HEADGATE_HASH_ENTITY_IDS",
     show_envvar=True,
-    help="Store and show a hash of each entity id that is given, never the id itself.",
+    help="Store and show a hash of each entity id, never the id itself.",
 )
 actor_option = click.option(
     "--actor",
     metavar="WHO",
     envvar="HEADGATE_ACTOR",
     show_envvar=True,
-    help="Who changes it, as `headgate audit` will say; without it, your user name.",
+    help="Who makes the change, for `headgate audit`. Default: your user name.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, errors too.")
 
 
 def with_session(*options: Callable[[Any], Any], reads: bool = False, changes: bool = False) -> Decorator:
@@ -182,31 +182,31 @@ def with_session(*options: Callable[[Any], Any], reads: bool = False, changes: b
 
 
 store_options = with_session(url_option, namespace_option, hash_option, json_option, reads=True)
-work_options = with_session(url_option, namespace_option, hash_option, json_option)  # the namespace may be new
+work_options = with_session(url_option, namespace_option, hash_option, json_option)  # the namespace need not exist
 change_options = with_session(url_option, namespace_option, hash_option, actor_option, json_option, changes=True)
 
 
 # Asking before something is removed
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal to ask on.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 
 
 def confirmed(question: str, yes: bool, why: str = "") -> bool:
-    """`yes`: it is confirmed already. `why`: what there is to be asked about, for those who cannot be."""
+    """`yes`: already confirmed. `why`: the reason to ask, for the error if there is no terminal."""
     if yes:
         return True
     if not sys.stdin.isatty():
         reason = f"{why}; " if why else ""
-        raise click.UsageError(f"{reason}there is no terminal to ask on: give --yes to do it without being asked")
+        raise click.UsageError(f"{reason}there is no terminal to ask for confirmation: use --yes to confirm")
     return click.confirm(printable(question), err=True)
 
 
 def confirmed_name(name: str, question: str, given: str | None) -> str:
-    """The name as it was given or is typed now; whoever asked holds it against the real one."""
+    """The name as given or typed. The caller compares it with the real one."""
     if given is not None:
         return given
     if not sys.stdin.isatty():
-        raise click.UsageError(f"there is no terminal to ask on: give --confirm {name} to do it without being asked")
+        raise click.UsageError(f"there is no terminal to ask for confirmation: use --confirm {name} to confirm")
     typed: str = click.prompt(
         printable(f"{question}\nType its name to confirm"), default="", show_default=False, err=True
     )

@@ -1,5 +1,4 @@
-"""Answers: JSON for programs, lines, tables and charts for people. What is described here is drawn in `tables` and
-`charts`."""
+"""Output: JSON for programs; lines, tables and charts for people. `drawing` draws tables and charts."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ Cell: TypeAlias = "str | Bar"
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Columns whose name starts with `>` are set flush right. Columns with nothing in them are left out, and
-    so is the head if no column has a name."""
+    """Columns whose name starts with `>` are aligned to the right. Empty columns are left out, and so is the header if
+    no column has a name."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -39,7 +38,7 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Columns, one for each value, and below some of them what they are."""
+    """A column for each value, with labels below some of them."""
 
     title: str
     values: Sequence[int | float]
@@ -51,7 +50,7 @@ def answer_json(value: Any) -> None:
 
 
 def answer(*parts: str | TextTable | Chart) -> None:
-    """Lines, tables and charts, one below the other."""
+    """Print lines, tables and charts."""
     for part in parts:
         if isinstance(part, str):
             click.echo(printable(part))
@@ -65,7 +64,7 @@ def answer(*parts: str | TextTable | Chart) -> None:
 
 
 def printable(text: str) -> str:
-    """Names come from anywhere; none of them may steer the terminal."""
+    """Without control characters: names from a store must not control the terminal."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
@@ -74,7 +73,7 @@ def number(value: int | float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Rounded up, so that waiting so long is enough."""
+    """Rounded up, so that this wait is long enough."""
     if seconds is None:
         return "never"
     if seconds <= 0:
@@ -89,7 +88,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """In UTC, as the store counts."""
+    """In UTC."""
     return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
@@ -98,12 +97,12 @@ def limit_dict(limit: Limit) -> dict[str, Any]:
 
 
 def spelled(limits: Iterable[Limit]) -> str:
-    """As the command reads them."""
+    """As commands accept them."""
     return ", ".join(f"{limit.name}={limit}" for limit in limits)
 
 
 def all_pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
-    """Everything on every page. `read` takes the cursor of a page, None for the first. What is corrupt is a warning."""
+    """The items of all pages. `read` takes the cursor of a page, None for the first. Corrupt items become warnings."""
     cursor: str | None = None
     while True:
         page = read(cursor)

@@ -9,21 +9,29 @@ import click
 
 from ..core.names import shown_url
 from .command import CliCommand
-from .options import CommandSession, hash_option, json_option, namespace_option, url_option, with_session, work_options
+from .options import (
+    CommandSession,
+    hash_option,
+    json_option,
+    namespace_option,
+    seconds_option,
+    url_option,
+    with_session,
+    work_options,
+)
 from .output import answer, answer_json, number
 
 
 @click.command(
     cls=CliCommand,
-    short_help="Make what a store needs before it is used.",
+    short_help="Prepare a store before its first use.",
     examples=["headgate setup --url postgresql://admin@db/app", "headgate setup --url dynamodb://limits"],
 )
 @work_options
 def setup(session: CommandSession) -> None:
-    """Make what the store needs and lacks: the schema of PostgreSQL, or bring it up to date; the table of DynamoDB.
-    Others need nothing.
+    """Create or update the schema of PostgreSQL, or create the table of DynamoDB. Other stores need no setup.
 
-    It can be done again at any time. On PostgreSQL by a role that may create a schema; those who use it need less.
+    It can be repeated at any time. On PostgreSQL it needs a role that may create a schema; clients need fewer rights.
     """
     with session.limiter() as limiter:
         limiter.setup()
@@ -36,23 +44,18 @@ def setup(session: CommandSession) -> None:
 
 @click.command(
     cls=CliCommand,
-    short_help="Let go of what the dead hold, and clear away what nobody needs.",
+    short_help="Release what expired leases hold, and delete expired data.",
     examples=["headgate reconcile", "headgate reconcile --every 60"],
 )
-@click.option(
-    "--every",
-    metavar="SECONDS",
-    type=click.FloatRange(1, 86_400),
-    help="Again and again, this far apart, until Ctrl-C.",
-)
+@seconds_option("--every", 1, 86_400, "Repeat after this many seconds, until Ctrl-C.")
 @with_session(url_option, namespace_option, hash_option, json_option, changes=True)
 def reconcile(session: CommandSession, every: float | None) -> None:
-    """Let go of what dead holders have kept: their slots, and tokens that are to be restored. And clear away what
-    nobody needs any more: buckets that are full again, and records that have expired.
+    """Release what expired leases hold: their slots, and the tokens that they were to give back. Delete data that is no
+    longer needed: full buckets, and expired records.
 
-    Whoever needs a slot finds those of the dead without it; only tokens wait for it. Once, or with --every for as long
-    as it runs; with --json that is a line for each time. Any number of processes may do it at once. A stack on AWS does
-    it by itself.
+    An acquire reclaims expired slots by itself; only tokens wait for this command. It runs once, or with --every until
+    it is stopped; with --json and --every, each sweep is one line. Any number of processes may run it at the same time.
+    A stack on AWS does this by itself.
     """
     with session.limiter() as limiter:
         while True:
@@ -63,7 +66,7 @@ def reconcile(session: CommandSession, every: float | None) -> None:
                 answer_json(found)
             else:
                 counts = ", ".join(f"{what} {number(count)}" for what, count in found.items())
-                answer(f"put right: {counts}")
+                answer(f"swept: {counts}")
             if every is None:
                 return
             time.sleep(every)

@@ -1,4 +1,4 @@
-"""`headgate usage`: what was consumed, by the hour, the day or the month."""
+"""`headgate usage`: consumption by hour, day or month."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .values import read_moment
 _SHOWN = {"hour": timedelta(hours=23), "day": timedelta(days=29), "month": timedelta(days=334)}
 _SPELLED = {"hour": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _LABELS = {"hour": "%H:%M", "day": "%m-%d", "month": "%Y-%m"}
-_NOTHING = "nothing was consumed in this time"
+_NOTHING = "nothing was consumed in this period"
 _DAYS_BEGIN_TO_COUNT = 36  # hours
 
 
 @click.command(
     cls=CliCommand,
-    short_help="Show what was consumed, by the hour, day or month.",
+    short_help="Show consumption by hour, day or month.",
     examples=[
         "headgate usage acme",
         "headgate usage acme --window day --plot",
@@ -34,23 +34,23 @@ _DAYS_BEGIN_TO_COUNT = 36  # hours
     ],
 )
 @click.argument("entity_id", metavar="[ENTITY]", required=False)
-@click.option("--resource", metavar="RESOURCE", help="Only what was consumed on this resource.")
+@click.option("--resource", metavar="RESOURCE", help="Only consumption on this resource.")
 @click.option(
     "--window",
     metavar="WINDOW",
     type=click.Choice(get_args(Window)),
     default="hour",
     show_default=True,
-    help="How it is added up: hour, day or month, in UTC.",
+    help="The window of each sum: hour, day or month, in UTC.",
 )
 @click.option(
     "--start",
     metavar="MOMENT",
-    help="From when on, in UTC unless it says otherwise; without it the last 24 hours, 30 days or 12 months.",
+    help="The start, in UTC without an offset. Default: the last 24 hours, 30 days or 12 months.",
 )
-@click.option("--end", metavar="MOMENT", help="Until when; without it, now.")
-@click.option("--summary", is_flag=True, help="The total, the average and the peak of each limit.")
-@click.option("--plot", is_flag=True, help="As a chart for each limit.")
+@click.option("--end", metavar="MOMENT", help="The end. Default: now.")
+@click.option("--summary", is_flag=True, help="Show the total, the average and the peak of each limit.")
+@click.option("--plot", is_flag=True, help="Draw a chart for each limit.")
 @store_options
 def usage(
     session: CommandSession,
@@ -62,12 +62,12 @@ def usage(
     summary: bool,
     plot: bool,
 ) -> None:
-    """Show what ENTITY has consumed, or without ENTITY everyone. What was given back is not in it.
+    """Show what ENTITY has consumed; without ENTITY, what every entity has. Tokens that were given back do not count.
 
-    Windows without any use are left out. Usage is kept for 90 days, unless limiters are told otherwise.
+    Windows without consumption are left out. Usage is kept for 90 days, unless `usage_days` of a limiter is different.
     """
     if summary and plot:
-        raise click.UsageError("--summary and --plot contradict each other: give one of them")
+        raise click.UsageError("--summary and --plot contradict each other: use one of them")
     first, last = read_moment(start, "--start"), read_moment(end, "--end")
     asked = (entity_id and session.stored_id(entity_id), resource, window, first, last)
     with session.limiter() as limiter:
@@ -133,7 +133,7 @@ def _charts(
     start: datetime | None,
     end: datetime | None,
 ) -> Iterator[Chart | str]:
-    """One for each resource and limit, with the windows in which nothing was consumed."""
+    """A chart for each resource and limit, including windows without consumption."""
     end = end or datetime.now(timezone.utc)
     start = start or end - _SHOWN[window]
     sums = _sums(_read(limiter, entity_id, resource, window, start, end))
@@ -150,7 +150,7 @@ def _charts(
 
 
 def _sums(found: Iterable[UsageWindow]) -> dict[tuple[str, str], dict[datetime, int | float]]:
-    """What all have consumed together in a window, by resource and limit."""
+    """The consumption of all entities in each window, by resource and limit."""
     sums: dict[tuple[str, str], dict[datetime, int | float]] = {}
     for one in found:
         for name, amount in one.consumed.items():

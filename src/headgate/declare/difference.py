@@ -1,4 +1,4 @@
-"""What would change if a declaration were applied."""
+"""The difference between a declaration and what is stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..http.rules import Rule, Rules
 from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import described
 from ..limiter.config.entities import entity_value
-from ..limiter.config.levels import LimitLevel, level_value
+from ..limiter.config.levels import entity_level, level_value, resource_level
 from ..plan import Plan
 from .declaration import (
     RULES,
@@ -59,7 +59,7 @@ class Difference:
         return "removed" if self.after is None else "changed"
 
     def __str__(self) -> str:
-        """The line that people read."""
+        """As a line of text."""
         return _line(self.item, self.before, self.after)
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,11 +118,11 @@ def _wanted(limiter: BaseLimiter, declaration: Declaration, ids: Ids) -> Iterato
         policy = {} if declaration.on_unavailable is None else {"on_unavailable": declaration.on_unavailable}
         yield SYSTEM, _limits_value(declaration.system) | policy
     for resource, limits in declaration.resources.items():
-        yield DeclaredItem("limits", LimitLevel(resource=resource).stored(limiter)), _limits_value(limits)
+        yield DeclaredItem("limits", resource_level(resource)), _limits_value(limits)
     for entity_id, entity in declaration.entities.items():
         yield entity_item(ids[entity_id]), _entity_value(entity, ids)
         for on, limits in entity.limits.items():
-            yield DeclaredItem("limits", LimitLevel(entity_id, on).stored(limiter)), _limits_value(limits)
+            yield DeclaredItem("limits", entity_level(limiter, entity_id, on)), _limits_value(limits)
     if declaration.plans is not None:
         yield TIERS, {"plans": dict(declaration.plans)}
     if declaration.rules is not None:

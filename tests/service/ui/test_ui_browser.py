@@ -221,7 +221,7 @@ def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServePr
         page.get_by_label("Name of limit 2").fill("")
         page.get_by_label("What limit 2 allows").fill("")
         page.get_by_role("button", name="Preview the change").click()
-        expect(page.get_by_role("alert")).to_contain_text("extra will no longer hold for filled:in on gpt-4o")
+        expect(page.get_by_role("alert")).to_contain_text("extra will no longer apply to filled:in on gpt-4o")
         assert _violations(page) == []
         page.get_by_role("button", name="Store these limits, without extra").click()
         expect(page.get_by_role("status")).to_contain_text("The limits are stored")

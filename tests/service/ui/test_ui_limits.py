@@ -102,14 +102,14 @@ def test_names_that_would_disappear_are_named_and_agreed_to(entity: str, boss: S
     stored(boss, place, rpm="10/minute", extra="1000/minute")
     form = boss.get("/ui/limits/edit", **place)
     preview = boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="10/minute")
-    assert f"extra will no longer hold for {entity} on {place['resource']}" in text_of(preview)
+    assert f"extra will no longer apply to {entity} on {place['resource']}" in text_of(preview)
     assert "Store these limits, without extra" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit", 200, dropped=[])
     assert 'value="extra"' in boss.get("/ui/limits/edit", **place).text, "nothing is stored that was not agreed to"
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="extra"' not in boss.get("/ui/limits/edit", **place).text
     question = boss.get("/ui/limits/delete", **place)
-    assert f"rpm will no longer hold for {entity}" in text_of(question)
+    assert f"rpm will no longer apply to {entity}" in text_of(question)
     assert "Delete the limits" in boss.follow(question, "/ui/limits/delete", 200, dropped=[]).text
     boss.follow(question, "/ui/limits/delete")
 

@@ -93,11 +93,11 @@ def write_limits_plan(
             yield from WriteRecords([*changes, Put(key, {"revision": revision}, known_version(revised))])
         except VersionConflict as conflict:
             if conflict.key == key:
-                continue  # someone else changed limits in between
+                continue  # limits were changed in between
             raise
         limiter._cache.clear()
         if others or any(edit.level.entity_id is not None for edit in edits):
-            limiter._cache.note_entities_have_their_own()  # a list may be late to know
+            limiter._cache.note_entities_have_their_own()  # a list may be stale
         return before
 
 

@@ -54,8 +54,9 @@ class LimitLevel:
 
     def stored(self, limiter: BaseLimiter) -> StoredLevel:
         """Checked, with the id as the store knows it."""
-        entity_id = None if self.entity_id is None else limiter._stored_id(self.entity_id)
-        return StoredLevel(entity_id, None if self.resource is None else check_resource(self.resource))
+        if self.entity_id is not None:
+            return entity_level(limiter, self.entity_id, self.resource)
+        return StoredLevel() if self.resource is None else resource_level(self.resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,16 @@ class StoredLevel(LimitLevel):
         if self.resource is not None:
             return "resource_defaults.set", "resource_defaults.deleted"
         return "system_defaults.set", "system_defaults.deleted"
+
+
+def entity_level(limiter: BaseLimiter, entity_id: str, resource: str | None) -> StoredLevel:
+    """Of an entity: None instead of an id is an error, and does not mean everyone."""
+    return StoredLevel(limiter._stored_id(entity_id), None if resource is None else check_resource(resource))
+
+
+def resource_level(resource: str) -> StoredLevel:
+    """Of a resource: None instead of a name is an error, and does not mean every resource."""
+    return StoredLevel(resource=check_resource(resource))
 
 
 class StoredLimits(list[Limit]):
@@ -120,10 +131,10 @@ def stored_limits(record: Record | None) -> StoredLimits:
 
 
 class ResolvedLimits(tuple[list[Limit], "Source | None"]):
-    """What holds for an entity on a resource: unpacks as `(limits, source)`.
+    """The limits in force for an entity on a resource; unpacks as `(limits, source)`.
 
-    `source`: the most specific level that has any of them, None if there are none. `sources`: by limit name, the level
-    that it is from. `on_unavailable`: the stored outage policy.
+    `source`: the most specific level that has any of them, None if there are none. `sources`: the level of each, by its
+    name. `on_unavailable`: the stored outage policy.
     """
 
     sources: dict[str, Source]
@@ -151,7 +162,7 @@ class ResolvedLimits(tuple[list[Limit], "Source | None"]):
 
 
 class Merged(NamedTuple):
-    """Limits by name, the most specific level's first, and the level of each, in the same order."""
+    """Limits by name, those of the most specific level first; and the level of each, in the same order."""
 
     limits: dict[str, Limit]
     sources: tuple[Source, ...]
@@ -161,7 +172,7 @@ class Merged(NamedTuple):
 
 
 def merge(values: Iterable[Value | None], own: Mapping[str, Limit], levels: Sequence[Source] = STORED) -> Merged:
-    """What the values of records come to, the most specific first, and below them a limiter's `own` limits."""
+    """Merge the values of records, the most specific first, and a limiter's `own` limits below them."""
     limits: dict[str, Limit] = {}
     sources: list[Source] = []
     for level, value in zip(levels, values):

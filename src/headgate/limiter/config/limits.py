@@ -16,7 +16,19 @@ from ..acquire.chain import Chain, Shape
 from ..base import BaseLimiter, OnUnavailable, check_on_unavailable
 from ..bind import blocking, coroutine
 from .edits import Edit, revision_of, write_limits_plan
-from .levels import EVERYONES, LimitLevel, Merged, ResolvedLimits, StoredLimits, level_value, merge, stored_limits
+from .levels import (
+    EVERYONES,
+    LimitLevel,
+    Merged,
+    ResolvedLimits,
+    StoredLevel,
+    StoredLimits,
+    entity_level,
+    level_value,
+    merge,
+    resource_level,
+    stored_limits,
+)
 
 MAX_ANCESTORS = 8
 
@@ -50,7 +62,7 @@ def stored_chain_plan(
     limits: Iterable[Limit] | None,
     own: Mapping[str, Limit],
 ) -> Plan[Chain]:
-    """The chain of an entity of which only its stored id is known, above a limiter's `own` limits."""
+    """The chain of an entity by its stored id, above a limiter's `own` limits."""
     if not limiter._hashes_ids and own == limiter._limits:
         return (yield from chain_plan(limiter, stored_id, resource, limits))
     read = partial(_read_chain_plan, limiter, stored_id, resource, own)
@@ -103,10 +115,10 @@ class Link(NamedTuple):
 
 
 def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Link]:
-    """What is stored of one entity of a chain, above a limiter's `own` limits."""
+    """The record and limits of one entity of a chain, above a limiter's `own` limits."""
     revision, entity, *records = yield from GetRecords(
         [
-            keys.revision_key(limiter.namespace),  # first: limits may be newer than it says, never older
+            keys.revision_key(limiter.namespace),  # first: limits may be newer than this revision, never older
             keys.entity_key(limiter.namespace, entity_id),
             keys.entity_limits_key(limiter.namespace, entity_id, resource),
             keys.entity_limits_key(limiter.namespace, entity_id, None),
@@ -131,8 +143,8 @@ def _values(records: Iterable[Record | None]) -> Iterator[dict[str, Any] | None]
 
 
 def _as_of(revision: Record | None) -> int:
-    """The revision as of which limits hold, those of the limiter included: that nothing stored is above them was read
-    then, and a bucket that has seen a later one does not go back to them. Never 0, which is for limits of a call."""
+    """The revision of the limits that were read, including the limiter's own: a bucket that has seen a later revision
+    does not go back to them. Never 0, which stands for limits passed to a call."""
     return revision_of(revision) or 1
 
 
@@ -141,7 +153,7 @@ def _policy(system: Record | None) -> OnUnavailable | None:
 
 
 def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[ResolvedLimits]:
-    """The limits an acquire would obey, as `(limits, source)`, with the level of each in `sources`.
+    """The limits in force for an acquire, as `(limits, source)`, with the level of each in `sources`.
 
     A level is entity, entity_default, resource, system or limiter. `source` is the most specific of them, or None.
     """
@@ -165,15 +177,15 @@ def set_limits_plan(
     """Store an entity's limits on a resource, or (resource None) its default for all of them.
 
     `inherit`: limits of other names come from the next level that has them; False: there are no others.
-    `expected_version`: fail with VersionConflict if the level does not have that version (any more).
+    `expected_version`: VersionConflict if the level has another version.
     """
-    level = LimitLevel(entity_id, resource)
+    level = entity_level(limiter, entity_id, resource)
     yield from _edit_plan(limiter, level, level_value(limits, inherit), expected_version, actor)
 
 
 def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
-    return (yield from read_level_plan(limiter, LimitLevel(entity_id, resource)))
+    return (yield from _read_plan(limiter, entity_level(limiter, entity_id, resource)))
 
 
 def delete_limits_plan(
@@ -185,13 +197,13 @@ def delete_limits_plan(
     actor: str | None = None,
 ) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    return (yield from _edit_plan(limiter, LimitLevel(entity_id, resource), None, expected_version, actor))
+    return (yield from _edit_plan(limiter, entity_level(limiter, entity_id, resource), None, expected_version, actor))
 
 
 def list_entities_with_custom_limits_plan(
     limiter: BaseLimiter, resource: str | None, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[str]]:
-    """Ids of the entities with limits of their own on a resource (None: with a default of their own)."""
+    """Ids of the entities with their own limits on a resource (None: with their own default)."""
     resource = None if resource is None else check_resource(resource)
     return (yield from _list_plan(keys.custom_prefix(limiter.namespace, resource), cursor, limit))
 
@@ -208,27 +220,28 @@ def set_resource_defaults_plan(
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Store the limits on a resource of each entity that has none of these names itself."""
-    level = LimitLevel(resource=resource)
+    """Store the limits on a resource for each entity without its own limits of these names."""
+    level = resource_level(resource)
     yield from _edit_plan(limiter, level, level_value(limits, inherit), expected_version, actor)
 
 
 def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[StoredLimits]:
     """The limits stored for everyone on a resource; [] if there are none."""
-    return (yield from read_level_plan(limiter, LimitLevel(resource=resource)))
+    return (yield from _read_plan(limiter, resource_level(resource)))
 
 
 def delete_resource_defaults_plan(
     limiter: BaseLimiter, resource: str, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
-    """Remove the limits of everyone on a resource. False if there were none."""
-    return (yield from _edit_plan(limiter, LimitLevel(resource=resource), None, expected_version, actor))
+    """Remove the limits for everyone on a resource. False if there were none."""
+    level = resource_level(resource)
+    return (yield from _edit_plan(limiter, level, None, expected_version, actor))
 
 
 def list_resources_with_defaults_plan(
     limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[str]]:
-    """Names of the resources that have defaults."""
+    """The names of the resources with defaults."""
     return (yield from _list_plan(keys.resources_prefix(limiter.namespace), cursor, limit))
 
 
@@ -244,30 +257,30 @@ def set_system_defaults_plan(
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Store the limits that hold wherever no other level has their names, and what happens when the store is away.
+    """Store the limits for every place where no other level has their names, and the outage policy.
 
-    It replaces both: without `on_unavailable` the limiters' own policy holds again. `inherit=False`: the limits that
-    limiters were made with do not hold.
+    Both are replaced: without `on_unavailable` the policy of each limiter applies again. `inherit=False`: the limits
+    that limiters were created with do not apply.
     """
     value = level_value(limits, inherit) | _policy_value(on_unavailable)
-    yield from _edit_plan(limiter, LimitLevel(), value, expected_version, actor)
+    yield from _edit_plan(limiter, StoredLevel(), value, expected_version, actor)
 
 
 def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[StoredLimits]:
     """The limits stored for everyone everywhere; [] if there are none."""
-    return (yield from read_level_plan(limiter, LimitLevel()))
+    return (yield from _read_plan(limiter, StoredLevel()))
 
 
 def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable | None]:
     """The outage policy stored with the system defaults."""
-    return (yield from read_level_plan(limiter, LimitLevel())).on_unavailable
+    return (yield from _read_plan(limiter, StoredLevel())).on_unavailable
 
 
 def delete_system_defaults_plan(
     limiter: BaseLimiter, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
-    """Remove the limits of everyone everywhere, and the outage policy with them. False if there were none."""
-    return (yield from _edit_plan(limiter, LimitLevel(), None, expected_version, actor))
+    """Remove the limits for everyone everywhere, and the outage policy with them. False if there were none."""
+    return (yield from _edit_plan(limiter, StoredLevel(), None, expected_version, actor))
 
 
 # All levels
@@ -285,8 +298,7 @@ def get_limits_version_plan(
 
 def read_level_plan(limiter: BaseLimiter, level: LimitLevel) -> Plan[StoredLimits]:
     """The limits stored at exactly this level; [] if there are none."""
-    (record,) = yield from GetRecords([level.stored(limiter).key(limiter.namespace)])
-    return stored_limits(record)
+    return (yield from _read_plan(limiter, level.stored(limiter)))
 
 
 def write_level_plan(
@@ -299,22 +311,26 @@ def write_level_plan(
 ) -> Plan[bool]:
     """Store limits at a level, or (None) delete those that are there. False if there were none before."""
     value = None if limits is None else level_value(limits, limits.inherit) | _policy_value(limits.on_unavailable)
-    return (yield from _edit_plan(limiter, level, value, expected_version, actor))
+    return (yield from _edit_plan(limiter, level.stored(limiter), value, expected_version, actor))
 
 
 read_level, aread_level = blocking(read_level_plan), coroutine(read_level_plan)
 write_level, awrite_level = blocking(write_level_plan), coroutine(write_level_plan)
 
 
+def _read_plan(limiter: BaseLimiter, level: StoredLevel) -> Plan[StoredLimits]:
+    (record,) = yield from GetRecords([level.key(limiter.namespace)])
+    return stored_limits(record)
+
+
 def _edit_plan(
     limiter: BaseLimiter,
-    level: LimitLevel,
+    level: StoredLevel,
     value: dict[str, Any] | None,
     expected_version: int | None,
     actor: str | None,
 ) -> Plan[bool]:
-    edit = Edit(level.stored(limiter), value, expected_version)
-    (record,) = yield from write_limits_plan(limiter, [edit], actor=actor)
+    (record,) = yield from write_limits_plan(limiter, [Edit(level, value, expected_version)], actor=actor)
     return record is not None
 
 
@@ -325,5 +341,5 @@ def _policy_value(on_unavailable: OnUnavailable | None) -> dict[str, Any]:
 def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:
     if not isinstance(limit, int) or limit < 1:
         raise ValidationError(f"limit must be a whole number above zero, not {limit!r}")
-    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)  # their keys are all there is to know
+    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)  # only their keys are used
     return Page([keys.last_part(record.key) for record in page], page.cursor)

@@ -32,13 +32,13 @@ Dropped: TypeAlias = "dict[str, list[str | None]]"
 
 @dataclass(frozen=True, slots=True)
 class LimitsPreview:
-    """What holds at a level, and what would.
+    """The limits in force at a level, before and after a change.
 
-    `before`, `after`: for the entity on the resource. An entity's default is shown on a resource of which nothing is
-    stored, and levels of everyone for an entity of which nothing is.
-    `dropped`: names of limits that would no longer hold, each with the resources on which that is so; None stands for
-    those of which nothing is stored. An acquire that consumes such a name is an error from then on.
-    `version`: of the level. As `expected_version` it makes sure that the change does what the preview says.
+    `before`, `after`: for the entity on the resource. An entity's default is shown on a resource without stored limits,
+    and the levels of everyone for an entity without stored limits.
+    `dropped`: limits that would no longer apply, each with the resources concerned; None stands for resources without
+    stored limits. An acquire that consumes such a name fails from then on.
+    `version`: of the level. Pass it as `expected_version` to make exactly the change that was previewed.
     """
 
     before: ResolvedLimits
@@ -56,7 +56,7 @@ def preview_limits_plan(
     inherit: bool = True,
     on_unavailable: OnUnavailable | None = None,
 ) -> Plan[LimitsPreview]:
-    """What would hold if these limits were stored for an entity, a resource or (neither) the system; None: deleted."""
+    """The effect of storing these limits for an entity, a resource or (neither) the system; None: of deleting them."""
     value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
     level = LimitLevel(entity_id, resource).stored(limiter)
     places = _keys_above(limiter.namespace, level)
@@ -71,7 +71,7 @@ def preview_limits_plan(
 
 
 def preview_level_plan(limiter: BaseLimiter, level: LimitLevel, limits: StoredLimits | None) -> Plan[LimitsPreview]:
-    """What would hold if these limits were stored at a level, or (None) those there were deleted."""
+    """The effect of storing these limits at a level, or (None) of deleting its limits."""
     how: dict[str, Any] = {"inherit": limits.inherit, "on_unavailable": limits.on_unavailable} if limits else {}
     return (yield from preview_limits_plan(limiter, level.entity_id, level.resource, limits, **how))
 
@@ -100,7 +100,7 @@ def _read_plan(places: Sequence[str | None]) -> Plan[list[Record | None]]:
 def _both(
     limiter: BaseLimiter, records: Sequence[Record | None], at: int, value: Value | None
 ) -> tuple[ResolvedLimits, ResolvedLimits]:
-    """As it is, and with this value at one of the levels."""
+    """Before, and with this value at one of the levels."""
     values: list[Value | None] = [record.value if record else None for record in records]
     changed: list[Any] = [*values[:at], value, *values[at + 1 :]]
     before, after = (
@@ -114,8 +114,8 @@ def _gone(before: ResolvedLimits, after: ResolvedLimits) -> list[str]:
 
 
 def _may_drop_more(record: Record | None, value: Value | None) -> bool:
-    """Whether an entity's default may drop names on a resource that it drops nowhere else: those that only the resource
-    has, and those of the system, if the resource does not inherit them."""
+    """Whether a change of an entity's default may drop names on some resources only: those of the resource itself, and
+    those of the system if the resource does not inherit them."""
     stops = value is not None and not inherits(value)
     if record is None:
         return stops
@@ -126,7 +126,7 @@ def _may_drop_more(record: Record | None, value: Value | None) -> bool:
 def _on_resources_plan(
     limiter: BaseLimiter, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
 ) -> Plan[None]:
-    """The same on each resource that has limits."""
+    """The same for each resource with limits."""
     _, default, _, system = records
     prefix = keys.resources_prefix(limiter.namespace)
     cursor: str | None = None
