@@ -24,7 +24,7 @@ SECTIONS = {
         "export": "apply",
         "replay": "replay",
     },
-    "Observe": {
+    "Observe and correct": {
         "buckets": "buckets",
         "usage": "usage",
         "audit": "audit",

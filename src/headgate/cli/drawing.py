@@ -132,7 +132,7 @@ def _labels(labels: Sequence[str], column: int, room: int) -> str:
 
 
 def live(look: Callable[[], tuple[str, str | TextTable]], every: float) -> NoReturn:
-    """Show a title and the result of `look`, refreshed every so many seconds, until Ctrl-C."""
+    """Show a title and the result of `look`, refreshed every `every` seconds, until Ctrl-C."""
     with Live(console=console(), auto_refresh=False) as screen:
         while True:
             title, found = look()

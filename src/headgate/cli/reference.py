@@ -123,7 +123,7 @@ def _table(options: list[click.Option]) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs, wrapped anew; one that starts with \\b keeps its layout."""
+    """Paragraphs, wrapped; one that starts with \\b keeps its layout."""
     paragraphs = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b"):

@@ -53,9 +53,9 @@ def reconcile(session: CommandSession, every: float | None) -> None:
     """Release what expired leases hold: their slots, and the tokens that they were to give back. Delete data that is no
     longer needed: full buckets, and expired records.
 
-    An acquire reclaims expired slots by itself; only tokens wait for this command. It runs once, or with --every until
-    it is stopped; with --json and --every, each sweep is one line. Any number of processes may run it at the same time.
-    A stack on AWS does this by itself.
+    An acquire reclaims expired slots by itself; tokens come back only through this command. It runs once, or with
+    --every until it is stopped; with --json and --every, each sweep is one line. Any number of processes may run it at
+    the same time. A stack on AWS does this by itself.
     """
     with session.limiter() as limiter:
         while True:

@@ -45,10 +45,10 @@ _DAYS_BEGIN_TO_COUNT = 36  # hours
 )
 @click.option(
     "--start",
-    metavar="MOMENT",
+    metavar="TIME",
     help="The start, in UTC without an offset. Default: the last 24 hours, 30 days or 12 months.",
 )
-@click.option("--end", metavar="MOMENT", help="The end. Default: now.")
+@click.option("--end", metavar="TIME", help="The end. Default: now.")
 @click.option("--summary", is_flag=True, help="Show the total, the average and the peak of each limit.")
 @click.option("--plot", is_flag=True, help="Draw a chart for each limit.")
 @store_options
@@ -62,7 +62,7 @@ def usage(
     summary: bool,
     plot: bool,
 ) -> None:
-    """Show what ENTITY has consumed; without ENTITY, what every entity has. Tokens that were given back do not count.
+    """Show what ENTITY has consumed; without ENTITY, what all entities have. Tokens that were given back do not count.
 
     Windows without consumption are left out. Usage is kept for 90 days, unless `usage_days` of a limiter is different.
     """

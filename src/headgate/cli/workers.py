@@ -69,7 +69,7 @@ class Assignment:
 
     @property
     def over(self) -> bool:
-        """Told to stop, or left alone: the parent has died."""
+        """Asked to stop, or the parent has died."""
         return self.counters.stopped or os.getppid() != self.parent_pid
 
 

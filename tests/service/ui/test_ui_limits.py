@@ -28,12 +28,12 @@ def test_limits_are_previewed_and_then_stored(level: str, entity: str, boss: Sit
     place = {"entity": entity} if level.startswith("entity") else {}
     place |= {} if level == "entity_default" else {"resource": f"r/{next(_numbers)}"}
     form = boss.get("/ui/limits/edit", **place)
-    assert "None are stored on this level yet" in form.text
+    assert "No limits are stored at this level yet" in form.text
     rows = {"name": ["rpm", "", "tpm"], "spec": ["100/minute burst 150", "", "10000/minute"]}
     preview = boss.follow(form, "/ui/limits/edit", 200, **rows)
     assert "rpm 100/minute burst 150" in text_of(preview).replace("none ", "").replace("none", "")
     assert "Nothing is changed yet" in preview.text
-    assert "None are stored on this level yet" in boss.get("/ui/limits/edit", **place).text
+    assert "No limits are stored at this level yet" in boss.get("/ui/limits/edit", **place).text
     done = boss.follow(preview, "/ui/limits/edit")
     assert done.headers["location"].endswith("?done=limits")
     assert 'role="status"' in boss.get(done.headers["location"]).text
@@ -91,7 +91,7 @@ def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -
     preview = boss.follow(boss.get("/ui/limits/edit", **place), "/ui/limits/edit", 200, **sent)
     assert "tpm 1,000/minute of the resource 1,000/minute its own" in text_of(preview)
     assert "no longer" not in text_of(preview)
-    assert "do not hold here" in text_of(preview)
+    assert "do not apply here" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
     assert '<option value="no" selected>' in boss.get("/ui/limits/edit", **place).text
     assert "own limits only" in text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
@@ -125,9 +125,9 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
     form = boss.get("/ui/limits/edit")
     sent = {"name": ["rpm"], "spec": ["60/minute"], "on_unavailable": "allow"}
     preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
-    assert "as each limiter says → allow" in text_of(preview)
+    assert "as set in each limiter → allow" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
-    assert "When the store is away: allow" in text_of(boss.get("/ui/limits"))
+    assert "When the store is unavailable: allow" in text_of(boss.get("/ui/limits"))
     question = boss.get("/ui/limits/delete")
     boss.follow(question, "/ui/limits/delete")
     assert "When the store is away" not in boss.get("/ui/limits").text
@@ -161,7 +161,7 @@ def test_two_at_the_same_limits(entity: str, boss: Site) -> None:
     first, second = boss.get("/ui/limits/edit", **place), boss.get("/ui/limits/edit", **place)
     boss.follow(boss.follow(first, "/ui/limits/edit", 200, name="rpm", spec="10/minute"), "/ui/limits/edit")
     late = boss.follow(second, "/ui/limits/edit", 409, name="rpm", spec="99/minute")
-    assert "Somebody else was faster" in late.text
+    assert "The limits have changed" in late.text
     assert "boss" in text_of(late)
     assert "10/minute its own 99/minute its own" in text_of(late)
     assert 'value="10/minute"' in boss.get("/ui/limits/edit", **place).text
@@ -209,7 +209,7 @@ def test_deleting_what_somebody_else_changed(entity: str, boss: Site) -> None:
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="2/minute"), "/ui/limits/edit")
     boss.follow(question, "/ui/limits/delete", 409)
     boss.follow(boss.get("/ui/limits/delete", entity=entity), "/ui/limits/delete")
-    assert "There are none" in boss.get("/ui/limits/delete", 404, entity=entity).text
+    assert "No limits are stored" in boss.get("/ui/limits/delete", 404, entity=entity).text
 
 
 def test_who_decides_here_knows_at_once(served: ServeProcess, boss: Site) -> None:

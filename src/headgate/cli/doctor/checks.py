@@ -148,7 +148,7 @@ def corrupt_findings(found: Sequence[CorruptState]) -> Iterator[Finding]:
 
 
 def namespace_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
-    """Whether the namespace is active, and its limits can be met."""
+    """Whether the namespace is active, and its limits can admit requests."""
     name = limiter.namespace
     try:
         found = limiter.get_namespace(name)

@@ -42,8 +42,8 @@ def doctor(session: CommandSession, read_only: bool, rules: str | None, repair: 
 
     It checks versions; whether the store answers, and its configuration; its clock; the permissions of this user, in a
     scratch namespace that is removed again; the latency of a decision; whether the namespace is active, its limits can
-    be met and its rules can be obeyed; and whether stored data is corrupt. The exit code is 1 if a check failed; it
-    is 0 if there are only warnings.
+    admit requests, and its rules can be obeyed; and whether stored data is corrupt. The exit code is 1 if a check
+    failed, and 0 if there are only warnings.
 
     With --repair, corrupt data is removed first. A removed bucket starts full again. A removed record is as if it had
     never been stored: store the limits again.
