@@ -22,7 +22,8 @@ from headgate import (
     ValidationError,
     VersionConflict,
 )
-from headgate.limiter.config.levels import LimitLevel
+from headgate.core.names import StoredId
+from headgate.limiter.config.levels import STORED, LimitLevel, StoredLevel
 from headgate.limiter.config.limits import read_level, write_level
 from headgate.limiter.config.preview import preview_level
 from headgate.testing import ManualClock
@@ -281,6 +282,25 @@ def test_the_stored_form_of_a_level_has_the_hashed_id() -> None:
         assert "ann" not in f"{stored} {stored.key('default')} {stored.index_key('default')}"
         with pytest.raises(ValidationError, match="resource"):
             LimitLevel("ann", "a#b").stored(limiter)
+
+
+names = st.text(st.characters(categories=["Ll", "Nd"], include_characters="-_./:"), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(st.none() | names, st.none() | names, names)
+def test_the_key_of_a_level_reads_back_as_the_level(
+    entity_id: str | None, resource: str | None, namespace: str
+) -> None:
+    level = StoredLevel(None if entity_id is None else StoredId(entity_id), resource)
+    assert StoredLevel.from_key(namespace, level.key(namespace)) == level
+    searched = level.searched()
+    assert [one and one.source for one in searched] == [
+        source if one is not None else None for one, source in zip(searched, STORED)
+    ]
+    assert next(one for one in searched if one is not None) == level
+    with pytest.raises(ValueError, match="is not the key of a level"):
+        StoredLevel.from_key(namespace, f"{namespace}/revision")
 
 
 def test_the_system_level_keeps_the_outage_policy() -> None:

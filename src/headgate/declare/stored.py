@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.limit import by_name
-from ..core.names import StoredId
 from ..core.records import ABSENT, Record
 from ..core.text import readable
 from ..limiter import keys
@@ -72,30 +71,25 @@ def _parents(stored: StoredItems, read: Iterable[DeclaredItem]) -> Iterator[Decl
 def read_all_plan(limiter: BaseLimiter) -> Plan[StoredItems]:
     namespace = limiter.namespace
     stored = yield from read_items_plan(limiter, [SYSTEM, TIERS, RULES])
+
+    def limits_item(key: str) -> DeclaredItem:
+        return DeclaredItem("limits", StoredLevel.from_key(namespace, key))
+
     for prefix, item_of in (
-        (keys.resources_prefix(namespace), _resource_item),
-        (keys.entities_prefix(namespace), entity_item),
-        (keys.entities_limits_prefix(namespace), _limits_item),
+        (keys.resources_prefix(namespace), limits_item),
+        (keys.entities_prefix(namespace), lambda key: entity_item(keys.last_part(key))),
+        (keys.entities_limits_prefix(namespace), limits_item),
     ):
         cursor: str | None = None
         while True:
             page = yield from ListRecords(prefix, cursor, _PAGE)
             for error in page.corrupt:  # a declaration without it would delete it
                 raise error
-            stored.records |= {item_of(record.key.removeprefix(prefix)): record for record in page}
+            stored.records |= {item_of(record.key): record for record in page}
             cursor = page.cursor
             if cursor is None:
                 break
     return stored
-
-
-def _resource_item(rest: str) -> DeclaredItem:
-    return DeclaredItem("limits", StoredLevel(resource=rest))
-
-
-def _limits_item(rest: str) -> DeclaredItem:
-    entity_id, _, resource = rest.partition("#")
-    return DeclaredItem("limits", StoredLevel(StoredId(entity_id), resource or None))
 
 
 def _applied_plan(limiter: BaseLimiter) -> Plan[int]:

@@ -73,6 +73,30 @@ class StoredLevel(LimitLevel):
             return keys.resource_limits_key(namespace, self.resource)
         return keys.system_limits_key(namespace)
 
+    @classmethod
+    def from_key(cls, namespace: str, key: str) -> StoredLevel:
+        """The level whose key this is."""
+        for_resource, for_entity = keys.resources_prefix(namespace), keys.entities_limits_prefix(namespace)
+        if key.startswith(for_resource):
+            return cls(resource=key.removeprefix(for_resource))
+        if key.startswith(for_entity):
+            entity_id, _, resource = key.removeprefix(for_entity).partition("#")
+            return cls(StoredId(entity_id), resource or None)
+        if key != keys.system_limits_key(namespace):
+            raise ValueError(f"{key!r} is not the key of a level of {namespace!r}")
+        return cls()
+
+    def searched(self) -> list[StoredLevel | None]:
+        """The levels searched for limits, in the order of STORED: this one and the more general ones. None: no such
+        level, because there is no entity, or no resource."""
+        entity_id, resource = self.entity_id, self.resource
+        return [
+            self if entity_id is not None and resource is not None else None,
+            StoredLevel(entity_id) if entity_id is not None else None,
+            StoredLevel(resource=resource) if resource is not None else None,
+            StoredLevel(),
+        ]
+
     def index_key(self, namespace: str) -> str | None:
         """Of the record that lists an entity with limits of its own."""
         return None if self.entity_id is None else keys.custom_key(namespace, self.resource, self.entity_id)

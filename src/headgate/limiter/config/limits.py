@@ -77,11 +77,7 @@ def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None
             limiter._cache.note_entities_have_their_own()
             return None
     revision, *records = yield from GetRecords(
-        [
-            keys.revision_key(limiter.namespace),
-            keys.resource_limits_key(limiter.namespace, resource),
-            keys.system_limits_key(limiter.namespace),
-        ]
+        [keys.revision_key(limiter.namespace), *_searched_keys(limiter.namespace, StoredLevel(resource=resource))]
     )
     limits, sources = merge(_values(records), limiter._limits, EVERYONES)
     return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), limiter._limits)
@@ -120,10 +116,7 @@ def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own
         [
             keys.revision_key(limiter.namespace),  # first: limits may be newer than this revision, never older
             keys.entity_key(limiter.namespace, entity_id),
-            keys.entity_limits_key(limiter.namespace, entity_id, resource),
-            keys.entity_limits_key(limiter.namespace, entity_id, None),
-            keys.resource_limits_key(limiter.namespace, resource),
-            keys.system_limits_key(limiter.namespace),
+            *_searched_keys(limiter.namespace, StoredLevel(entity_id, resource)),
         ]
     )
     value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
@@ -136,6 +129,10 @@ def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own
         revision=_as_of(revision),
         policy=_policy(records[-1]),
     )
+
+
+def _searched_keys(namespace: str, level: StoredLevel) -> Iterator[str]:
+    return (one.key(namespace) for one in level.searched() if one is not None)
 
 
 def _values(records: Iterable[Record | None]) -> Iterator[dict[str, Any] | None]:

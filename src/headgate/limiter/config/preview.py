@@ -59,9 +59,9 @@ def preview_limits_plan(
     """The effect of storing these limits for an entity, a resource or (neither) the system; None: of deleting them."""
     value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
     level = LimitLevel(entity_id, resource).stored(limiter)
-    places = _keys_above(limiter.namespace, level)
-    at = next(index for index, place in enumerate(places) if place is not None)
-    records = yield from _read_plan(places)
+    levels = level.searched()
+    at = levels.index(level)
+    records = yield from _read_plan(limiter.namespace, levels)
     before, after = _both(limiter, records, at, value)
     dropped: Dropped = {name: [level.resource] for name in _gone(before, after)}
     current = records[at]
@@ -79,22 +79,10 @@ def preview_level_plan(limiter: BaseLimiter, level: LimitLevel, limits: StoredLi
 preview_level, apreview_level = blocking(preview_level_plan), coroutine(preview_level_plan)
 
 
-def _keys_above(namespace: str, level: StoredLevel) -> list[str | None]:
-    """The keys of all levels that apply, the most specific first; None where the level has no such part."""
-    entity_id, resource = level.entity_id, level.resource
-    levels = [
-        level if entity_id is not None and resource else None,
-        StoredLevel(entity_id) if entity_id is not None else None,
-        StoredLevel(resource=resource) if resource else None,
-        StoredLevel(),
-    ]
-    return [None if one is None else one.key(namespace) for one in levels]
-
-
-def _read_plan(places: Sequence[str | None]) -> Plan[list[Record | None]]:
-    there = [place for place in places if place is not None]
-    found = dict(zip(there, (yield from GetRecords(there))))
-    return [None if place is None else found[place] for place in places]
+def _read_plan(namespace: str, levels: Sequence[StoredLevel | None]) -> Plan[list[Record | None]]:
+    there = [level for level in levels if level is not None]
+    found = dict(zip(there, (yield from GetRecords([level.key(namespace) for level in there]))))
+    return [None if level is None else found[level] for level in levels]
 
 
 def _both(
@@ -132,8 +120,8 @@ def _on_resources_plan(
     cursor: str | None = None
     while True:
         page = yield from ListRecords(prefix, cursor, _AT_ONCE)
-        own_keys = [keys.entity_limits_key(limiter.namespace, entity_id, keys.last_part(one.key)) for one in page]
-        own = yield from GetRecords(own_keys)
+        resources = [keys.last_part(one.key) for one in page]
+        own = yield from GetRecords([StoredLevel(entity_id, one).key(limiter.namespace) for one in resources])
         for everyones, mine in zip(page, own):
             for name in _gone(*_both(limiter, [mine, default, everyones, system], 1, value)):
                 dropped.setdefault(name, []).append(keys.last_part(everyones.key))

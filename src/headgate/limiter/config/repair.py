@@ -17,6 +17,7 @@ from ..base import BaseLimiter
 from ..observe.audit import tell_plan, told
 from ..observe.overview import all_buckets_plan
 from .edits import write_limits_plan
+from .levels import StoredLevel
 
 _PAGE = 1000
 
@@ -124,19 +125,18 @@ def _repair_record_plan(limiter: BaseLimiter, record: Record, error: CorruptStat
     if record.key == keys.revision_key(namespace):
         yield from WriteRecords([Put(record.key, {"revision": limiter._clock.now_ms()}), *event])
         return
-    changes: Sequence[Change] = [Delete(record.key), *_with_it(namespace, record.key), *event]
-    if record.key.startswith(f"{namespace}/limits#"):
-        yield from write_limits_plan(limiter, [], changes)
+    changes: Sequence[Change] = [Delete(record.key), *event]
+    if record.key.startswith(keys.limits_prefix(namespace)):
+        yield from write_limits_plan(limiter, [], [*changes, *_with_it(namespace, record.key)])
     else:
         yield from WriteRecords(changes)
 
 
 def _with_it(namespace: str, key: str) -> Iterator[Delete]:
     """The index of entities with limits of their own."""
-    prefix = keys.entities_limits_prefix(namespace)
-    if key.startswith(prefix):
-        entity_id, _, resource = key.removeprefix(prefix).partition("#")
-        yield Delete(keys.custom_key(namespace, resource or None, StoredId(entity_id)))
+    index_key = StoredLevel.from_key(namespace, key).index_key(namespace)
+    if index_key is not None:
+        yield Delete(index_key)
 
 
 def _namespace_value(limiter: BaseLimiter, value: dict[str, Any]) -> dict[str, Any]:
