@@ -57,8 +57,11 @@ def check(
     with session.limiter() as limiter:
         limits = read_limits(limit) or _stored_limits(limiter, entity_id, resource)
         override = limits if limit else None
-        ask = _look if dry_run else _take
-        result = ask(limiter, entity_id, resource, amounts, override, limits)
+        result = (
+            _look(limiter, entity_id, resource, amounts, override, limits)
+            if dry_run
+            else _take(limiter, entity_id, resource, amounts, override)
+        )
     result = {"entity_id": entity_id, "resource": resource, "dry_run": dry_run} | result
     _tell(session, result)
     return ALLOWED if result["allowed"] else REFUSED
@@ -75,12 +78,7 @@ def _stored_limits(limiter: SyncRateLimiter, entity_id: str, resource: str) -> l
 
 
 def _take(
-    limiter: SyncRateLimiter,
-    entity_id: str,
-    resource: str,
-    amounts: Amounts,
-    override: list[Limit] | None,
-    limits: list[Limit],
+    limiter: SyncRateLimiter, entity_id: str, resource: str, amounts: Amounts, override: list[Limit] | None
 ) -> dict[str, Any]:
     decision = limiter.try_acquire(entity_id, resource, amounts, override)
     if decision.lease is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import click
 
@@ -69,25 +69,26 @@ def usage(
     if summary and plot:
         raise click.UsageError("--summary and --plot contradict each other: use one of them")
     first, last = read_moment(start, "--start"), read_moment(end, "--end")
-    asked = (entity_id and session.stored_id(entity_id), resource, window, first, last)
+    query = _Query(entity_id and session.stored_id(entity_id), resource, window, first, last)
     with session.limiter() as limiter:
         if summary:
-            _tell_summary(session, limiter.get_usage_summary(*asked), window)
+            _tell_summary(session, limiter.get_usage_summary(*query), window)
         elif plot and not session.as_json:
-            answer(*_charts(limiter, *asked))
+            answer(*_charts(limiter, query))
         else:
-            _tell(session, _read(limiter, *asked), window, everyone=entity_id is None)
+            _tell(session, _read(limiter, query), window, everyone=entity_id is None)
 
 
-def _read(
-    limiter: SyncRateLimiter,
-    entity_id: str | None,
-    resource: str | None,
-    window: Window,
-    start: datetime | None,
-    end: datetime | None,
-) -> list[UsageWindow]:
-    return list(all_pages(lambda cursor: limiter.get_usage(entity_id, resource, window, start, end, cursor=cursor)))
+class _Query(NamedTuple):
+    entity_id: str | None
+    resource: str | None
+    window: Window
+    start: datetime | None
+    end: datetime | None
+
+
+def _read(limiter: SyncRateLimiter, query: _Query) -> list[UsageWindow]:
+    return list(all_pages(lambda cursor: limiter.get_usage(*query, cursor=cursor)))
 
 
 def _tell(session: CommandSession, found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> None:
@@ -125,26 +126,19 @@ def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> T
     return TextTable([f"{window} (UTC)", "entity", "resource", *(f">{name}" for name in names)], rows)
 
 
-def _charts(
-    limiter: SyncRateLimiter,
-    entity_id: str | None,
-    resource: str | None,
-    window: Window,
-    start: datetime | None,
-    end: datetime | None,
-) -> Iterator[Chart | str]:
+def _charts(limiter: SyncRateLimiter, query: _Query) -> Iterator[Chart | str]:
     """A chart for each resource and limit, including windows without consumption."""
-    end = end or datetime.now(timezone.utc)
-    start = start or end - _SHOWN[window]
-    sums = _sums(_read(limiter, entity_id, resource, window, start, end))
+    window, end = query.window, query.end or datetime.now(timezone.utc)
+    start = query.start or end - _SHOWN[window]
+    sums = _sums(_read(limiter, query._replace(start=start, end=end)))
     if not sums:
         yield _NOTHING
     windows = list(_windows(window, start, end))
     several_days = window == "hour" and len(windows) > _DAYS_BEGIN_TO_COUNT
     labels = [f"{began:{'%m-%d %Hh' if several_days else _LABELS[window]}}" for began in windows]
-    for (place, name), amounts in sorted(sums.items()):
+    for (resource, name), amounts in sorted(sums.items()):
         total = number(round(sum(amounts.values()), 3))
-        title = f"{entity_id or 'everyone'} on {place}: {name} per {window}, {total} in all"
+        title = f"{query.entity_id or 'everyone'} on {resource}: {name} per {window}, {total} in all"
         yield Chart(title, [amounts.get(began, 0) for began in windows], labels)
         yield ""
 
