@@ -39,10 +39,10 @@ Amounts = Mapping[str, "int | Decimal"]
     multiple=True,
     help="Use this limit, like 'rpm=100/minute burst 150', instead of the stored ones. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Take nothing.")
+@click.option("--dry-run", "preview", is_flag=True, help="Take nothing.")
 @work_options
 def check(
-    session: CommandSession, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], dry_run: bool
+    session: CommandSession, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], preview: bool
 ) -> int:
     """Decide whether ENTITY may use RESOURCE now, and take the tokens if it may.
 
@@ -50,7 +50,7 @@ def check(
     shell scripts. With --dry-run nothing is taken; leave out --consume to see what is available. Slots of a concurrent
     limit are released at once.
     """
-    if not consume and not dry_run:
+    if not consume and not preview:
         raise click.UsageError("specify what to take, like --consume rpm=1, or use --dry-run")
     amounts = read_amounts(consume)
     entity_id = session.stored_id(entity_id)
@@ -59,10 +59,10 @@ def check(
         override = limits if limit else None
         result = (
             _look(limiter, entity_id, resource, amounts, override, limits)
-            if dry_run
+            if preview
             else _take(limiter, entity_id, resource, amounts, override)
         )
-    result = {"entity_id": entity_id, "resource": resource, "dry_run": dry_run} | result
+    result = {"entity_id": entity_id, "resource": resource, "dry_run": preview} | result
     _tell(session, result)
     return ALLOWED if result["allowed"] else REFUSED
 
@@ -139,15 +139,15 @@ def _tell(session: CommandSession, result: dict[str, Any]) -> None:
 
 def _verdict(result: dict[str, Any]) -> str:
     who = f"{result['entity_id']} on {result['resource']}"
-    looked = " (dry run: nothing was taken)" if result["dry_run"] else ""
+    note = " (dry run: nothing was taken)" if result["dry_run"] else ""
     if result["degraded"]:
         verdict = "allowed" if result["allowed"] else "refused"
         return f"{verdict}: {who}, decided in this process alone, because the store did not answer"
     if result["allowed"]:
-        return f"allowed: {who}{looked}"
+        return f"allowed: {who}{note}"
     wait = result["retry_after_seconds"]
     when = "never: this is more than the capacity" if wait is None else f"retry after {duration(wait)}"
-    return f"refused: {who}, {when}{looked}"
+    return f"refused: {who}, {when}{note}"
 
 
 def _table(statuses: list[LimitStatus]) -> TextTable:
