@@ -280,6 +280,9 @@ def test_the_stored_form_of_a_level_has_the_hashed_id() -> None:
     with SyncRateLimiter("memory://", hash_entity_ids=True) as limiter:
         stored = LimitLevel("ann", "chat").stored(limiter)
         assert "ann" not in f"{stored} {stored.key('default')} {stored.index_key('default')}"
+        assert stored.stored(limiter) == stored
+        write_level(limiter, stored, StoredLimits(limits_of({"rpm": 3})))
+        assert limiter.get_limits("ann", "chat") == limits_of({"rpm": 3})
         with pytest.raises(ValidationError, match="resource"):
             LimitLevel("ann", "a#b").stored(limiter)
 

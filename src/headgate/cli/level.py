@@ -70,13 +70,12 @@ def _agreed(preview: LimitsPreview, level: LimitLevel, expected: int | None, yes
 
 def _dropped(preview: LimitsPreview, level: LimitLevel) -> str:
     """`tpm would no longer hold for acme on chat, ...`."""
-    who = level.entity_id or "everyone"
     lines = []
     for name, resources in preview.dropped.items():
         places = [str(resource) for resource in resources if resource is not None]
         if None in resources:
             places = ["every resource" if not places else "other resources", *places]
-        lines.append(f"{name} would no longer apply to {who} on {', '.join(places)}")
+        lines.append(f"{name} would no longer apply to {level.who} on {', '.join(places)}")
     return f"{'; '.join(lines)}: an acquire that consumes it will fail, unless the program itself sets that limit"
 
 

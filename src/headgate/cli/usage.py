@@ -10,6 +10,7 @@ import click
 
 from ..core.usage import UsageSummary, UsageWindow, Window, window_end, window_start
 from ..limiter import SyncRateLimiter
+from ..limiter.config.levels import LimitLevel
 from .command import CliCommand
 from .options import CommandSession, store_options
 from .output import Chart, TextTable, all_pages, answer, answer_json, number
@@ -138,7 +139,7 @@ def _charts(limiter: SyncRateLimiter, query: _Query) -> Iterator[Chart | str]:
     labels = [f"{began:{'%m-%d %Hh' if several_days else _LABELS[window]}}" for began in windows]
     for (resource, name), amounts in sorted(sums.items()):
         total = number(round(sum(amounts.values()), 3))
-        title = f"{query.entity_id or 'everyone'} on {resource}: {name} per {window}, {total} in all"
+        title = f"{LimitLevel(query.entity_id, resource)}: {name} per {window}, {total} in all"
         yield Chart(title, [amounts.get(began, 0) for began in windows], labels)
         yield ""
 

@@ -45,9 +45,13 @@ class LimitLevel:
             return "entity_default" if self.resource is None else "entity"
         return "system" if self.resource is None else "resource"
 
+    @property
+    def who(self) -> str:
+        return "everyone" if self.entity_id is None else self.entity_id
+
     def __str__(self) -> str:
         """`acme on chat`, `everyone on every resource`."""
-        return f"{self.entity_id or 'everyone'} on {self.resource or 'every resource'}"
+        return f"{self.who} on {'every resource' if self.resource is None else self.resource}"
 
     def as_dict(self) -> dict[str, Any]:
         return {"entity_id": self.entity_id, "resource": self.resource, "source": self.source}
@@ -64,6 +68,10 @@ class StoredLevel(LimitLevel):
     """A level whose id is the one in the store."""
 
     entity_id: StoredId | None = None
+
+    def stored(self, limiter: BaseLimiter) -> StoredLevel:
+        """Itself: a hash must not be hashed again."""
+        return self
 
     def key(self, namespace: str) -> str:
         """Of the record with its limits."""
