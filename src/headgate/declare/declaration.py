@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
 from ..core.names import StoredId
@@ -98,12 +98,11 @@ def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredItem:
+class DeclaredItem(NamedTuple):
     """One item of a declaration: the limits at a level, an entity (that of the level), the plans or the rules."""
 
     kind: Kind
-    level: StoredLevel = field(default_factory=StoredLevel)
+    level: StoredLevel = StoredLevel()
 
     @property
     def entity_id(self) -> StoredId | None:

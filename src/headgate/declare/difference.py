@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..core.errors import ValidationError
-from ..core.names import StoredId
+from ..core.names import StoredId, check_resource
 from ..core.records import ABSENT
 from ..http.document import DocumentError
 from ..http.plans import ANY_RULE, Plans
@@ -16,7 +16,7 @@ from ..http.rules import Rule, Rules
 from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import described
 from ..limiter.config.entities import entity_value
-from ..limiter.config.levels import entity_level, level_value, resource_level
+from ..limiter.config.levels import StoredLevel, level_value, resource_level
 from ..plan import Plan
 from .declaration import (
     RULES,
@@ -94,7 +94,7 @@ def diff_plan(limiter: BaseLimiter, declaration: Declaration, *, prune: bool = F
     if declaration.namespace not in (None, limiter.namespace):
         raise _refused(declaration, [(1, f"it is for namespace {declaration.namespace!r}, not {limiter.namespace!r}")])
     ids = {entity_id: limiter._stored_id(entity_id) for entity_id in _ids(declaration)}
-    wanted = dict(_wanted(limiter, declaration, ids))
+    wanted = dict(_wanted(declaration, ids))
     stored = yield from (read_all_plan(limiter) if prune else _read_plan(limiter, wanted, ids))
     parents = _parents(wanted, stored, prune)
     _check_parents(declaration, ids, parents, prune)
@@ -112,7 +112,7 @@ def _ids(declaration: Declaration) -> Iterator[str]:
             yield entity.parent_id
 
 
-def _wanted(limiter: BaseLimiter, declaration: Declaration, ids: Ids) -> Iterator[tuple[DeclaredItem, Value]]:
+def _wanted(declaration: Declaration, ids: Ids) -> Iterator[tuple[DeclaredItem, Value]]:
     """The record of each item that is declared."""
     if declaration.system is not None:
         policy = {} if declaration.on_unavailable is None else {"on_unavailable": declaration.on_unavailable}
@@ -122,7 +122,8 @@ def _wanted(limiter: BaseLimiter, declaration: Declaration, ids: Ids) -> Iterato
     for entity_id, entity in declaration.entities.items():
         yield entity_item(ids[entity_id]), _entity_value(entity, ids)
         for on, limits in entity.limits.items():
-            yield DeclaredItem("limits", entity_level(limiter, entity_id, on)), _limits_value(limits)
+            level = StoredLevel(ids[entity_id], None if on is None else check_resource(on))
+            yield DeclaredItem("limits", level), _limits_value(limits)
     if declaration.plans is not None:
         yield TIERS, {"plans": dict(declaration.plans)}
     if declaration.rules is not None:

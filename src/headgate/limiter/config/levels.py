@@ -84,15 +84,14 @@ class StoredLevel(LimitLevel):
     @classmethod
     def from_key(cls, namespace: str, key: str) -> StoredLevel:
         """The level whose key this is."""
-        for_resource, for_entity = keys.resources_prefix(namespace), keys.entities_limits_prefix(namespace)
-        if key.startswith(for_resource):
-            return cls(resource=key.removeprefix(for_resource))
-        if key.startswith(for_entity):
-            entity_id, _, resource = key.removeprefix(for_entity).partition("#")
+        if key.startswith(prefix := keys.entities_limits_prefix(namespace)):
+            entity_id, _, resource = key.removeprefix(prefix).partition("#")
             return cls(StoredId(entity_id), resource or None)
-        if key != keys.system_limits_key(namespace):
-            raise ValueError(f"{key!r} is not the key of a level of {namespace!r}")
-        return cls()
+        if key.startswith(prefix := keys.resources_prefix(namespace)):
+            return cls(resource=key.removeprefix(prefix))
+        if key == keys.system_limits_key(namespace):
+            return cls()
+        raise ValueError(f"{key!r} is not the key of a level of {namespace!r}")
 
     def searched(self) -> list[StoredLevel | None]:
         """The levels searched for limits, in the order of STORED: this one and the more general ones. None: no such
