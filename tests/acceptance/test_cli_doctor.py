@@ -272,6 +272,10 @@ def test_repair_asks_first_and_a_no_removes_nothing(with_corrupt_data: Cli) -> N
         terminal.see("Remove them? Buckets will start full")
         terminal.type("n\n")
         assert terminal.end() == 1
+    lines = [line.strip() for line in terminal.seen.splitlines()]
+    assert any(line.startswith("record 'default/entity#ann' is corrupt") for line in lines), terminal.seen
+    assert "nothing was removed" in lines
+    assert "\\n" not in terminal.seen
     assert _verdicts(with_corrupt_data.json("doctor", code=1))["stored data"] == "fail"
 
 

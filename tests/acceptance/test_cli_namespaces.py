@@ -56,6 +56,7 @@ def test_deleting_and_purging_are_confirmed_on_a_terminal(cli: Cli, inside: Cli)
                 terminal.type(f"{reply}\n")
                 assert terminal.end() == code
                 assert end in terminal.seen
+                assert "\\n" not in terminal.seen, "a question of two lines is shown as two"
     assert inside.json("namespace", "list") == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
@@ -191,14 +191,21 @@ change_options = with_session(url_option, namespace_option, hash_option, actor_o
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 
 
-def confirmed(question: str, yes: bool, why: str = "") -> bool:
-    """`yes`: already confirmed. `why`: the reason to ask, for the error if there is no terminal."""
+def confirmed(question: str, yes: bool, why: str = "", above: Iterable[str] = ()) -> bool:
+    """`yes`: already confirmed. `why`: the reason to ask, for the error if there is no terminal. `above`: lines to show
+    above the question."""
     if yes:
         return True
     if not sys.stdin.isatty():
         reason = f"{why}; " if why else ""
         raise click.UsageError(f"{reason}there is no terminal to ask for confirmation: use --yes to confirm")
+    _show(above)
     return click.confirm(printable(question), err=True)
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(printable(line), err=True)
 
 
 def confirmed_name(name: str, question: str, given: str | None) -> str:
@@ -207,7 +214,6 @@ def confirmed_name(name: str, question: str, given: str | None) -> str:
         return given
     if not sys.stdin.isatty():
         raise click.UsageError(f"there is no terminal to ask for confirmation: use --confirm {name} to confirm")
-    typed: str = click.prompt(
-        printable(f"{question}\nType its name to confirm"), default="", show_default=False, err=True
-    )
+    _show([question])
+    typed: str = click.prompt("Type its name to confirm", default="", show_default=False, err=True)
     return typed

@@ -71,7 +71,7 @@ def _as_dict(found: Sequence[Finding], repaired: Sequence[CorruptState] | None) 
 def _lines(found: Sequence[Finding], repaired: Sequence[CorruptState] | None) -> Iterator[str | TextTable]:
     if repaired is not None:
         yield from map(_removed, repaired)
-        yield "" if repaired else "nothing was removed\n"
+        yield from [""] if repaired else ["nothing was removed", ""]
     yield _table(found)
 
 
@@ -80,10 +80,10 @@ def _repaired(session: CommandSession, yes: bool) -> list[CorruptState]:
     repaired: list[CorruptState] = []
     with session.limiter() as limiter:
         while found := limiter.find_corrupt():
-            some = "\n".join(f"  {error}" for error in found[:_SHOWN])
-            more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-            question = f"{some}{more}\nRemove {'them' if len(found) > 1 else 'it'}? Buckets will start full"
-            if not confirmed(question, yes, f"{len(found)} corrupt"):
+            lines = [f"  {error}" for error in found[:_SHOWN]]
+            lines += [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+            question = f"Remove {'them' if len(found) > 1 else 'it'}? Buckets will start full"
+            if not confirmed(question, yes, f"{len(found)} corrupt", lines):
                 break
             done = limiter.repair(found)
             repaired += done
