@@ -103,7 +103,7 @@ def _options(options: list[click.Option]) -> Iterator[str]:
     if own:
         yield from _table(own)
     shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.help in common)
-    yield f"{'And ' if own else ''}{shared}, [as others](#options-that-commands-share).\n"
+    yield f"[Shared options](#options-that-commands-share): {shared}.\n"
 
 
 def _common_options() -> list[click.Option]:
