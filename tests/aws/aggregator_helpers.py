@@ -14,7 +14,7 @@ from typing import Any
 from headgate.aws.aggregator import Counts, Follower, Host
 from headgate.aws.aggregator.stream import Stream, newest_stream_plan
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute, values_of
+from headgate.stores.dynamodb.items import attribute, values_of
 from headgate.testing.servers.dynamodb import Engine, Proxy
 
 ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/rates/stream/2024-01-01T00:00:00.000"

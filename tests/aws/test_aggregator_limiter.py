@@ -16,7 +16,7 @@ from headgate.aws.aggregator.splitting import split_plan
 from headgate.aws.usage import usage_plan
 from headgate.core.units import MILLI
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute
+from headgate.stores.dynamodb.items import attribute
 from headgate.stores.dynamodb.namespaces import Namespaces
 
 LIMITS = [Limit.per_minute("rpm", 60), Limit.per_day("tokens.per-day", 1_000_000)]

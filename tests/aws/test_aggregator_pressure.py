@@ -12,7 +12,7 @@ from headgate.aws.aggregator.pressure import Pressure, wanted_splits
 from headgate.aws.aggregator.records import BucketChange, read_record
 from headgate.core.errors import RateLimiterUnavailable
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute
+from headgate.stores.dynamodb.items import attribute
 
 
 def written(

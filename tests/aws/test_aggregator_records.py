@@ -26,7 +26,7 @@ from headgate.aws.aggregator.windows import (
 )
 from headgate.core.errors import ValidationError
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import values_of
+from headgate.stores.dynamodb.items import values_of
 
 
 def change(record: Any, label: str | None = None) -> BucketChange:

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from headgate.core.decide import FORCE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, HOUR_MS, hour_of
-from headgate.stores.dynamodb import places, usage_counters
+from headgate.stores.dynamodb import places
 from headgate.stores.dynamodb.exchange import Send
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.url import read_url
-from headgate.stores.dynamodb.usage import Usage
-from headgate.stores.dynamodb.usage_counters import UsageCounters
+from headgate.stores.dynamodb.usage import UsageCounters, UsageReader
 from headgate.testing.servers.dynamodb import Engine
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.custom("t_2.x", 1000, 7, 13)
@@ -62,8 +61,8 @@ def stores(url: str) -> Iterator[list[Any]]:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no room for hours that are over."""
-    monkeypatch.setattr(usage_counters, "_MOST", 0)
-    monkeypatch.setattr(usage_counters, "_LEAST", 0)
+    monkeypatch.setattr("headgate.stores.dynamodb.usage._MOST", 0)
+    monkeypatch.setattr("headgate.stores.dynamodb.usage._LEAST", 0)
 
 
 @pytest.fixture
@@ -305,7 +304,7 @@ def test_moved_while_it_is_read(
         mover = counting(driven)
         mover.notice(place, before, now_ms + HOUR_MS)
         driven.meddle = at(after, lambda driven=driven, mover=mover: driven.run(mover.put_away_plan()))
-        usage = Usage(driven.deliver, Namespaces(driven.deliver), counting(driven))
+        usage = UsageReader(driven.deliver, Namespaces(driven.deliver), counting(driven))
         (row,) = driven.run(usage.list_plan(namespace, "e", "r", (0, hour_of(now_ms) + 1), None, now_ms))
         assert {("e", "r", "rpm", hour): milli for hour, milli in row.used["rpm"].items()} == expected
         if "TransactWriteItems" not in driven.operations():

@@ -34,8 +34,7 @@ from headgate.stores.dynamodb.exchange import Exchange, Failed, MoreTime, Reply,
 from headgate.stores.dynamodb.migrations import LEASE_MS, MigrationRefused
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.rows import bucket_of, read_row
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.versions import SCHEMA, Versions
+from headgate.stores.dynamodb.table import SCHEMA, DynamoDBTable, Versions
 from headgate.testing.servers.dynamodb import Engine, Proxy, Request
 from headgate.testing.servers.process import PATIENCE_SECONDS
 
@@ -420,7 +419,7 @@ def test_a_table_that_was_set_up_before_keeps_the_ids_of_its_namespaces(
     tables: tuple[Driven, Driven], engine: Engine
 ) -> None:
     source, target = tables
-    target.run(Table(target.deliver).setup_plan())
+    target.run(DynamoDBTable(target.deliver).setup_plan())
     ns = target.run(Namespaces(target.deliver).id_plan("default"))
     migrate(source, target, Made(NEW))
     assert target.run(Namespaces(target.deliver).id_plan("default")) == ns

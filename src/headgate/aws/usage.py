@@ -13,9 +13,9 @@ from ..core.names import check_entity_id, check_resource
 from ..core.units import from_milli
 from ..plan import Plan
 from ..stores.dynamodb import keys
-from ..stores.dynamodb.attributes import attribute, value_of
 from ..stores.dynamodb.deliver import Deliverer
 from ..stores.dynamodb.exchange import Failed, Item, Send
+from ..stores.dynamodb.items import attribute, value_of
 from .aggregator.usage_items import USED
 from .aggregator.windows import check_window, count_windows, is_moment, read_start, start_text, window_start
 

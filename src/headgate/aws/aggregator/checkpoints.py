@@ -11,9 +11,9 @@ from typing import Any
 
 from ...plan import Plan
 from ...stores.dynamodb import keys
-from ...stores.dynamodb.attributes import attribute, item_of
 from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
+from ...stores.dynamodb.items import attribute, item_of
 
 END = "end"  # instead of a sequence number: the shard is closed and read
 _PK = keys.pk_record(keys.REGISTRY)

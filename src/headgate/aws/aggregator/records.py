@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from ...stores.dynamodb import keys
-from ...stores.dynamodb.attributes import value_of, values_of
 from ...stores.dynamodb.exchange import Item
+from ...stores.dynamodb.items import value_of, values_of
 from ...stores.dynamodb.url import MAX_SHARDS
 from .windows import is_moment
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from ...plan import Plan
 from ...stores.dynamodb import keys
 from ...stores.dynamodb.cache import Cache
-from ...stores.dynamodb.conditional_writes import Place
 from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
+from ...stores.dynamodb.places import ItemPlace
 from ...stores.dynamodb.rows import read_row
 from ...stores.dynamodb.shards import Shards
-from ...stores.dynamodb.usage_counters import UsageCounters
+from ...stores.dynamodb.usage import UsageCounters
 from .pressure import Split
 
 
 def split_plan(deliverer: Deliverer, split: Split) -> Plan[bool]:
     """Whether it is split now. The stream tells of the past: who has more shards by now has been relieved."""
-    place = Place(*keys.parse_bucket_pk(split.pk))
+    place = ItemPlace(*keys.parse_bucket_pk(split.pk))
     read = {"TableName": deliverer.table, "Key": place.key, "ConsistentRead": True}
     reply = yield from deliverer.one_plan(Send("GetItem", read, repeatable=True))
     assert not isinstance(reply, Failed)

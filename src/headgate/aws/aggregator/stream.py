@@ -12,7 +12,7 @@ from ...core.errors import RateLimiterUnavailable, ValidationError
 from ...plan import Plan
 from ...stores.dynamodb.deliver import THROTTLED, Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
-from ...stores.dynamodb.url import Settings
+from ...stores.dynamodb.url import DynamoDBSettings
 from .checkpoints import END
 from .log import log
 from .transport import TIMEOUT_SECONDS, client
@@ -82,7 +82,7 @@ def newest_stream_plan(deliverer: Deliverer) -> Plan[str]:
 class Stream:
     """A stream, by its ARN."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DynamoDBSettings) -> None:
         self._settings = settings
         self._client = client(settings, "dynamodbstreams")
         self.arn = ""

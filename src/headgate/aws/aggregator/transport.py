@@ -9,13 +9,13 @@ from typing import Any
 from ...core.errors import ValidationError
 from ...plan import Call, Sleep
 from ...stores.dynamodb.exchange import Exchange, Lost, MoreTime, Reply, Send
-from ...stores.dynamodb.url import Settings
+from ...stores.dynamodb.url import DynamoDBSettings
 
 _THREADS = 16
 TIMEOUT_SECONDS = 10
 
 
-def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
+def client(settings: DynamoDBSettings, service: str, *, attempts: int = 5) -> Any:
     """boto3's client for a service where the table is."""
     from ...stores.dynamodb import driver  # first: it says what to install if boto3 is missing
 
@@ -31,7 +31,7 @@ def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
 
 
 class Transport:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DynamoDBSettings) -> None:
         self._client = client(settings, "dynamodb", attempts=1)
         self._threads = ThreadPoolExecutor(_THREADS, "headgate-aws")
 

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from ...stores.dynamodb import keys
-from ...stores.dynamodb.attributes import attribute
 from ...stores.dynamodb.deliver import Deliverer, Outcome
 from ...stores.dynamodb.exchange import Attributes, Failed, Item, Send
+from ...stores.dynamodb.items import attribute
 from .records import BucketChange
 from .windows import WINDOWS, kept_until, start_text, window_start
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from ...core.errors import ValidationError
 from ...stores.dynamodb.migrations import MigrationRefused as MigrationRefused
-from ...stores.dynamodb.migrations import Report
+from ...stores.dynamodb.migrations import MigrationReport
 from ...stores.dynamodb.url import check_table
 from .clients import Aws
 from .registry import Registry
@@ -26,7 +26,7 @@ def migrate_table(
     region: str | None = None,
     profile: str | None = None,
     endpoint_url: str | None = None,
-) -> Report | None:
+) -> MigrationReport | None:
     """Copy the table `name`, one of zae-limiter's, into `to_table` (`name` and "-headgate", unless it says otherwise).
 
     None if there is nothing to do: the table is headgate's already, or empty. MigrationRefused, before anything is

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from ...plan import Call, Plan, Sleep, run
 from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.exchange import Exchange, MoreTime, Reply, Send
-from ...stores.dynamodb.migrations import Migrator, Report
-from ...stores.dynamodb.namespaces import Namespace, Namespaces
-from ...stores.dynamodb.url import Settings
-from ...stores.dynamodb.versions import Foreign, Versions
+from ...stores.dynamodb.migrations import MigrationReport, Migrator
+from ...stores.dynamodb.namespaces import Namespaces, RegisteredNamespace
+from ...stores.dynamodb.table import Foreign, Versions
+from ...stores.dynamodb.url import DynamoDBSettings
 from .clients import Aws, translated
 
 T = TypeVar("T")
@@ -25,15 +25,15 @@ class Registry:
     """Of the table with this name. It has the clients of the stack, and so its credentials."""
 
     def __init__(self, aws: Aws, table: str) -> None:
-        self._deliverer = Deliverer(Settings(table, aws.region, aws.endpoint_url))
+        self._deliverer = Deliverer(DynamoDBSettings(table, aws.region, aws.endpoint_url))
         self._namespaces, self._versions = Namespaces(self._deliverer), Versions(self._deliverer)
         self._dynamodb = aws.client("dynamodb")
 
-    def register(self, name: str) -> Namespace:
+    def register(self, name: str) -> RegisteredNamespace:
         """The namespace of this name, which is new or was there."""
         return self._run(self._namespaces.register_plan(name))
 
-    def namespaces(self) -> Iterator[Namespace]:
+    def namespaces(self) -> Iterator[RegisteredNamespace]:
         cursor = None
         while True:
             page = self._run(self._namespaces.list_plan(cursor))
@@ -47,7 +47,9 @@ class Registry:
         version = self._run(self._versions.read_plan())
         return 0 if isinstance(version, Foreign) else None if version is None else version.schema
 
-    def migrate(self, into: str, namespace: str, *, cascade: bool | None, force: bool, dry: bool) -> Report | None:
+    def migrate(
+        self, into: str, namespace: str, *, cascade: bool | None, force: bool, dry: bool
+    ) -> MigrationReport | None:
         """Carry the items of this table, one of zae-limiter's, into another or into itself."""
         target = Deliverer(replace(self._deliverer.settings, table=into))
         migrator = Migrator(self._deliverer, target, lambda: time.time_ns() // 1_000_000)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ...core.errors import ValidationError
-from ...stores.dynamodb.namespaces import Namespace
+from ...stores.dynamodb.namespaces import RegisteredNamespace
 from .archive import remove_bucket
 from .clients import Aws
 from .code import CodeBucket
@@ -171,7 +171,7 @@ class Stack:
             )
         return stack
 
-    def _register(self, namespace: str) -> Namespace:
+    def _register(self, namespace: str) -> RegisteredNamespace:
         return Registry(self._aws, self.name).register(namespace)
 
     def _bring(
@@ -192,7 +192,7 @@ class Stack:
             bucket.clean_up(but=values["CodeKey"])
         return action
 
-    def _settle(self, namespace: str | None, values: Mapping[str, str]) -> Namespace | None:
+    def _settle(self, namespace: str | None, values: Mapping[str, str]) -> RegisteredNamespace | None:
         """What is not CloudFormation's to do, or not done by every engine that has it."""
         settle_table(self._aws, self.name, backups=values["PointInTimeRecovery"] == "true")
         return self._register(namespace or "default") if namespace or not values["NamespaceId"] else None

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ...core.errors import HeadgateError
-from ...stores.dynamodb.versions import SCHEMA
+from ...stores.dynamodb.table import SCHEMA
 from .clients import Aws, code_of, translated
 from .registry import Registry
 from .table import describe, expires, is_backed_up

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from ...aws.stack import migrate_table
-from ...stores.dynamodb.migrations import Report
+from ...stores.dynamodb.migrations import MigrationReport
 from ..command import Command
 from ..errors import REFUSED
 from ..options import namespace_option
@@ -90,7 +90,7 @@ def _confirmed(name: str) -> bool:
     return bool(click.prompt("Type the name of the table", default="", show_default=False, err=True) == name)
 
 
-def _tell(report: Report, verb: str) -> None:
+def _tell(report: MigrationReport, verb: str) -> None:
     if report.finished_at_ms:
         at = datetime.fromtimestamp(report.finished_at_ms / 1000, timezone.utc).isoformat(timespec="seconds")
         answer(f"{report.target} was filled from {report.source} at {at}: delete it to do so again")

@@ -13,21 +13,19 @@ from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .bucket_ledger import BucketLedger
 from .cache import Cache
-from .conditional_writes import MARGIN_SECONDS, Place
-from .cross_shard import CrossShard
+from .conditional_writes import MARGIN_SECONDS
+from .cross_shard import CrossShard, Pool
 from .deliver import Deliverer
 from .exchange import Attributes, Failed, Send
+from .items import attribute, key_of, query, query_plan, read_items_plan
+from .ledger import BucketLedger
 from .namespaces import Namespaces
-from .places import places_plan
-from .pool import Pool
-from .reads import read_items_plan
+from .places import ItemPlace, places_plan
 from .rows import NEW, Row, bucket_of
 from .shards import if_no_shard, sharded_item
 from .slots import SlotSource, listed
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 
 Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
 
@@ -61,7 +59,7 @@ class Buckets:
         page = yield from self._read_plan(list(found), now_ms)
         return Page(page, after, page.corrupt)
 
-    def _read_plan(self, places: Sequence[Place], now_ms: int) -> Plan[Page[BucketRow]]:
+    def _read_plan(self, places: Sequence[ItemPlace], now_ms: int) -> Plan[Page[BucketRow]]:
         try:
             pools = yield from self._cross_shard.pools_plan(places, now_ms)
             slots = yield from self._slots.rows_plan(places)
@@ -90,12 +88,12 @@ class Buckets:
             ns = yield from self._namespaces.find_plan(namespace)
             if ns is not None:
                 try:
-                    yield from self._delete_one_plan(Place(ns, entity_id, resource, 0))
+                    yield from self._delete_one_plan(ItemPlace(ns, entity_id, resource, 0))
                 except CorruptState:
-                    yield from self._remove_plan(Place(ns, entity_id, resource, 0))
-                yield from self._slots.delete_plan(Place(ns, entity_id, resource, 0))
+                    yield from self._remove_plan(ItemPlace(ns, entity_id, resource, 0))
+                yield from self._slots.delete_plan(ItemPlace(ns, entity_id, resource, 0))
 
-    def _delete_one_plan(self, first: Place) -> Plan[None]:
+    def _delete_one_plan(self, first: ItemPlace) -> Plan[None]:
         while True:
             rows = yield from self._cross_shard.rows_plan([first])
             if first not in rows:
@@ -115,18 +113,16 @@ class Buckets:
             if not isinstance(done, Failed):
                 return
 
-    def _remove_plan(self, first: Place) -> Plan[None]:
+    def _remove_plan(self, first: ItemPlace) -> Plan[None]:
         """All items that there may be, with what they have counted: of a corrupt one nothing is known."""
-        places = {}
-        for shard in range(self._deliver.settings.max_shards):
-            place = first._replace(shard=shard)
-            places[place.pk, place.key["SK"]["S"]] = place
+        places = [first._replace(shard=shard) for shard in range(self._deliver.settings.max_shards)]
+        for place in places:
             self._cache.forget(place)
-        found = yield from read_items_plan(self._deliver, places)
-        deletes = [{"TableName": self._deliver.table, "Key": places[item_key].key} for item_key in found]
+        found = yield from read_items_plan(self._deliver, [place.item_key for place in places])
+        deletes = [{"TableName": self._deliver.table, "Key": key_of(item_key)} for item_key in found]
         yield from self._deliver.all_plan([Send("DeleteItem", delete, repeatable=True) for delete in deletes])
 
-    def _empty_all(self, rows: Mapping[Place, Row], count: int, conditions: Mapping[Place, Condition]) -> Send:
+    def _empty_all(self, rows: Mapping[ItemPlace, Row], count: int, conditions: Mapping[ItemPlace, Condition]) -> Send:
         """All shards at once, on these conditions and that there are no others."""
         first = next(iter(rows))._replace(shard=0)
         items: list[dict[str, Any]] = []
@@ -155,27 +151,13 @@ class Buckets:
             leases = yield from self._slots.free_expired_plan(ns, now_ms)
         return Swept(buckets=swept, leases=leases)
 
-    def _with_shards_plan(self, ns: str) -> Plan[list[Place]]:
-        found: list[Place] = []
-        start: Any = None
-        while True:
-            parameters: dict[str, Any] = {
-                "TableName": self._deliver.table,
-                "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
-                "ExpressionAttributeValues": {
-                    ":pk": attribute(keys.pk_sharded(ns)),
-                    ":sk": attribute(keys.sk_sharded("", "")[:-1]),
-                },
-                "ConsistentRead": True,
-            } | ({"ExclusiveStartKey": start} if start else {})
-            reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
-            assert not isinstance(reply, Failed)
-            for row in reply["Items"]:
-                _, _, entity_id, resource = row["SK"]["S"].split("#")
-                found.append(Place(ns, entity_id, resource, 0))
-            start = reply.get("LastEvaluatedKey")
-            if not start:
-                return found
+    def _with_shards_plan(self, ns: str) -> Plan[list[ItemPlace]]:
+        notes = query(keys.pk_sharded(ns), keys.sk_sharded("", "")[:-1])
+        found: list[ItemPlace] = []
+        for row in (yield from query_plan(self._deliver, notes)):
+            _, _, entity_id, resource = row["SK"]["S"].split("#")
+            found.append(ItemPlace(ns, entity_id, resource, 0))
+        return found
 
     def _merge_plan(self, pool: Pool, now_ms: int) -> Plan[int]:
         rows = {ledger.place: ledger.row or NEW for ledger in pool.ledgers}

@@ -21,9 +21,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from ...core.usage import hour_of
-from . import keys
-from .attributes import item_of
 from .exchange import Attributes, Send
+from .places import ItemPlace
 from .rows import PREFIX, Row, used_name
 
 MARGIN_SECONDS = 3600
@@ -58,39 +57,6 @@ class LimitWrite(NamedTuple):
         return used_name(self.name, hour_of(self.at_ms))
 
 
-class Place(NamedTuple):
-    """An item: one shard of all buckets of an entity on a resource."""
-
-    ns: str
-    entity_id: str
-    resource: str
-    shard: int
-
-    @property
-    def pk(self) -> str:
-        return keys.pk_bucket(*self)
-
-    @property
-    def key(self) -> dict[str, Attributes]:
-        return {"PK": {"S": self.pk}, "SK": {"S": keys.STATE}}
-
-    def fixed(self) -> dict[str, Attributes]:
-        """What every item of buckets says of itself, besides its key."""
-        ns, entity_id, resource, shard = self
-        return item_of(
-            {
-                "entity_id": entity_id,
-                "resource": resource,
-                "GSI2PK": keys.gsi2_pk(ns, resource),
-                "GSI2SK": keys.gsi2_sk_bucket(entity_id, shard),
-                "GSI3PK": keys.gsi3_pk_entity(ns, entity_id),
-                "GSI3SK": keys.gsi3_sk_bucket(resource, shard),
-                "GSI4PK": ns,
-                "GSI4SK": self.pk,
-            }
-        )
-
-
 class Write(Protocol):
     """What is written to an item at once."""
 
@@ -106,7 +72,7 @@ class ItemWrite(NamedTuple):
     """Of buckets. `row`: the item as it is believed to be, None if nothing is known of it. `usage_ms`: how long what is
     used is to be known, 0 if it is not counted."""
 
-    place: Place
+    place: ItemPlace
     row: Row | None
     at_ms: int
     full_at_ms: int

@@ -1,32 +1,150 @@
-"""A request on all shards of its buckets: one too large for a single shard, or refused by it, or a look at all.
-
-All shards are read, the request is decided on their sum, and what it takes of each is written in one transaction: all
-of it, or nothing. A transaction has room for 100 items, and a level has at most 64. What is more is written one level
-after the other, each in a transaction of its own, and so each once. What a take has taken of some levels is given back
-if another one refuses.
-"""
+"""All shards of a bucket as one: what they have together, and of which of them a request takes, or gives it back to."""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from copy import copy
 
+from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request, refund
 from ...core.errors import Contended, HeadgateError
 from ...plan import Plan, Sleep
-from .bucket_ledger import BucketLedger
 from .cache import Cache
-from .conditional_writes import Place, Write
+from .conditional_writes import Write
 from .deliver import Deliverer
 from .exchange import MoreTime
-from .ledger import Ledger
+from .items import read_items_plan
+from .ledger import BucketLedger, Ledger, longest_of, longest_wait
 from .namespaces import Namespaces
-from .pool import Pool
-from .reads import read_items_plan
+from .places import ItemPlace
 from .rows import NEW, Row, has_buckets, read_row
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 from .writer import TOGETHER, Writer, Writes
+
+_SLACK = 2  # of how many times the amount something is taken, where others take meanwhile
+
+
+class Pool:
+    """All shards of the buckets of an entity on a resource."""
+
+    def __init__(self, ledgers: Sequence[BucketLedger]) -> None:
+        self.ledgers = ledgers
+
+    def buckets(self, part: Part) -> list[Bucket]:
+        return [ledger.bucket(part) for ledger in self.ledgers]
+
+    def wait_ms(self, part: Part) -> int | None:
+        """The first moment at which all shards together have the amount."""
+        buckets = self.buckets(part)
+        if part.amount_milli > sum(bucket.limit.capacity_milli // one.shards for one, bucket in self._both(buckets)):
+            return None
+        blocked = max(bucket.blocked_until_ms - bucket.settled_at_ms for bucket in buckets)
+        low, high = max(0, blocked), max(bucket.full_at_ms() - bucket.settled_at_ms for bucket in buckets)
+        while low < high:
+            middle = (low + high) // 2
+            if sum(self._there(buckets, middle)) >= part.amount_milli:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _both(self, buckets: list[Bucket]) -> zip[tuple[BucketLedger, Bucket]]:
+        return zip(self.ledgers, buckets)
+
+    def _there(self, buckets: list[Bucket], wait_ms: int) -> list[int]:
+        """What each shard has in a while, in millitokens as they are."""
+        found = []
+        for ledger, bucket in self._both(buckets):
+            later = copy(bucket)
+            later.settle(bucket.settled_at_ms + wait_ms)
+            found.append(later.tokens_milli // ledger.shards)
+        return found
+
+    def available_milli(self, part: Part) -> int:
+        buckets = self.buckets(part)
+        if any(bucket.blocked_until_ms > bucket.settled_at_ms for bucket in buckets):
+            return min(0, sum(self._there(buckets, 0)))
+        return sum(self._there(buckets, 0))
+
+    def take(self, part: Part, wait_ms: int, *, again: bool) -> None:
+        """`again`: others were faster."""
+        there = self._there(self.buckets(part), wait_ms)
+        for ledger, share in zip(self.ledgers, (_of_some if again else _of_few)(part.amount_milli, there)):
+            if share:
+                ledger.insists = ledger.insists or wait_ms > 0
+                ledger.move(part, share, FORCE if wait_ms else TAKE)
+
+    def force(self, part: Part) -> None:
+        there = self._there(self.buckets(part), 0)
+        shares = self._given(part, there) if part.amount_milli < 0 else self._charged(part.amount_milli, there)
+        for ledger, share in zip(self.ledgers, shares):
+            if share:
+                ledger.move(part, share)
+
+    def _charged(self, amount_milli: int, there: list[int]) -> list[int]:
+        """What there is, and of the debt every shard its share: one that had tokens left would give them away."""
+        shares = _of_few(amount_milli, there)
+        debt_milli = amount_milli - sum(shares)
+        debts = [debt_milli // ledger.shards for ledger in self.ledgers]
+        debts[0] += debt_milli - sum(debts)
+        return [share + debt for share, debt in zip(shares, debts)]
+
+    def _given(self, part: Part, there: list[int]) -> list[int]:
+        """To those that lack the most, and to none more than it lacks: a full one would lose it. Debts come first: as
+        long as there are any, no other shard may have tokens to give away."""
+        missing = [divmod(ledger.missing_milli(part), ledger.shards) for ledger in self.ledgers]
+        debts = _of_few(-part.amount_milli, [min(-has, whole) for has, (whole, _) in zip(there, missing)])
+        left = -part.amount_milli - sum(debts)
+        more = _of_few(left, [whole - debt for debt, (whole, _) in zip(debts, missing)])
+        shares = [debt + share for debt, share in zip(debts, more)]
+        left -= sum(more)
+        for place, (_, fraction) in enumerate(missing):
+            if left and fraction:  # it lacks less than a thousandth more
+                shares[place] += 1
+                left -= 1
+        shares[missing.index(max(missing))] += left  # all are full: it is only counted
+        return [-share for share in shares]
+
+    def lower(self, part: Part) -> None:
+        """So that all together have the amount, if they have more: each keeps its share of it. Debts stay."""
+        there = self._there(self.buckets(part), 0)
+        if sum(there) < part.amount_milli:
+            return
+        total = sum(has for has in there if has > 0)
+        left = max(0, part.amount_milli) - sum(has for has in there if has < 0)
+        for ledger, has in zip(self.ledgers, there):
+            if has > 0:
+                share = left * has // total  # never more than it has: of what is left, no more is to be kept
+                ledger.move(part, share, LOWER)
+                left, total = left - share, total - has
+
+
+def _of_few(amount_milli: int, there: list[int]) -> list[int]:
+    """Of as few as can be: those that have the most. It may come to less than the amount."""
+    shares = [0] * len(there)
+    for place in sorted(range(len(there)), key=lambda place: (-there[place], random.random())):
+        shares[place] = max(0, min(amount_milli, there[place]))
+        amount_milli -= shares[place]
+    return shares
+
+
+def _of_some(amount_milli: int, there: list[int]) -> list[int]:
+    """Of some at random that have more than enough, of each in proportion: others take of them at the same time."""
+    chosen: list[int] = []
+    total = 0
+    for place in random.sample(range(len(there)), len(there)):
+        if there[place] > 0 and total < _SLACK * amount_milli:
+            chosen.append(place)
+            total += there[place]
+    shares = [0] * len(there)
+    left = amount_milli
+    for place in chosen:
+        shares[place] = min(left, -(-amount_milli * there[place] // total))
+        left -= shares[place]
+    return shares
+
 
 log = logging.getLogger("headgate")
 
@@ -43,7 +161,7 @@ class CrossShard:
         self._cache = cache
         self._writer = writer
 
-    def settle_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer]:
+    def settle_plan(self, request: Request, places: Sequence[ItemPlace], now_ms: int) -> Plan[Answer]:
         """`places`: an item of each level, whichever."""
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
@@ -65,7 +183,7 @@ class CrossShard:
         raise Contended("too many others write to the same buckets of DynamoDB at once")
 
     def _check_plan(self, pools: Sequence[Pool]) -> Plan[None]:
-        """Moved, if they are of a namespace that is not there any more."""
+        """NamespaceMoved, if they are of a namespace that is not there any more."""
         for place in (pool.ledgers[0].place for pool in pools if pool.ledgers[0].row is NEW):
             seen = self._cache.get(place)
             if self._namespaces.moved(place.ns) or (seen is not None and seen.row.states):
@@ -86,10 +204,10 @@ class CrossShard:
                 raise one.error
         return all(one.done for one in news.values())
 
-    def _by_levels_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer | None]:
+    def _by_levels_plan(self, request: Request, places: Sequence[ItemPlace], now_ms: int) -> Plan[Answer | None]:
         """One level after the other. None: one of them refuses by now, and nothing was taken."""
         levels: dict[Part, Level] = {}
-        taken: list[tuple[Request, Place]] = []
+        taken: list[tuple[Request, ItemPlace]] = []
         for level, place in enumerate(places):
             parts = [part for part in request.parts if part.level == level]
             alone = request._replace(parts=tuple(part._replace(level=0) for part in parts))
@@ -107,7 +225,7 @@ class CrossShard:
         in_order = [levels[part] for part in request.parts]
         return Answer(request.mode is not RENEW, longest_wait(in_order), in_order)
 
-    def _give_back_plan(self, taken: Sequence[tuple[Request, Place]], now_ms: int) -> Plan[None]:
+    def _give_back_plan(self, taken: Sequence[tuple[Request, ItemPlace]], now_ms: int) -> Plan[None]:
         for request, place in taken:
             yield from MoreTime()
             try:
@@ -115,7 +233,7 @@ class CrossShard:
             except HeadgateError as error:
                 log.warning("what was taken of %r in vain could not be given back: %s", place.pk, error)
 
-    def pools_plan(self, places: Sequence[Place], now_ms: int) -> Plan[list[Pool]]:
+    def pools_plan(self, places: Sequence[ItemPlace], now_ms: int) -> Plan[list[Pool]]:
         firsts = [place._replace(shard=0) for place in places]
         rows = yield from self.rows_plan(firsts)
         others = [
@@ -128,13 +246,13 @@ class CrossShard:
             pools.append(Pool([self._ledger(place, rows.get(place, NEW), now_ms) for place in mine]))
         return pools
 
-    def rows_plan(self, places: Sequence[Place]) -> Plan[dict[Place, Row]]:
+    def rows_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
         """Those that there are."""
-        by_key = {(place.pk, place.key["SK"]["S"]): place for place in places}
+        by_key = {place.item_key: place for place in places}
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_row(item) for key, item in items.items() if has_buckets(item)}
 
-    def _ledger(self, place: Place, row: Row, now_ms: int) -> BucketLedger:
+    def _ledger(self, place: ItemPlace, row: Row, now_ms: int) -> BucketLedger:
         seen = self._cache.get(place)
         ledger = BucketLedger(place, row, now_ms, seen.at_ms if seen else None)
         ledger.together = True
@@ -176,18 +294,3 @@ def _apply(request: Request, part: Part, pool: Pool, wait_ms: int, *, again: boo
 def _only_limits(request: Request) -> Request:
     """What even a refused request does: the limits it brought hold from now on."""
     return request._replace(mode=FORCE, parts=tuple(part._replace(amount_milli=0) for part in request.parts))
-
-
-def longest_wait(levels: Iterable[Level]) -> int | None:
-    """Of all levels."""
-    return longest_of(wait_ms for _, wait_ms in levels)
-
-
-def longest_of(waits: Iterable[int | None]) -> int | None:
-    """The longest wait of all, or None if one of them never ends."""
-    longest = 0
-    for wait_ms in waits:
-        if wait_ms is None:
-            return None
-        longest = max(longest, wait_ms)
-    return longest

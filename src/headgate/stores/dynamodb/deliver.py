@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ...core.errors import RateLimiterUnavailable, ValidationError
 from ...plan import Plan, Sleep
 from .exchange import MISCONFIGURED, Exchange, Failed, Lost, Reply, Send
-from .url import Settings
+from .url import DynamoDBSettings
 
 Result: TypeAlias = "Mapping[str, Any] | Failed"
 Outcome: TypeAlias = "Mapping[str, Any] | Failed | RateLimiterUnavailable"
@@ -57,7 +57,7 @@ class _Try:
 
 
 class Deliverer:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DynamoDBSettings) -> None:
         self.settings = settings
         self.table = settings.table
         self.gone = 0  # how often the table was missing: whatever was known of it may have gone with it
@@ -73,6 +73,12 @@ class Deliverer:
 
     def one_plan(self, send: Send, expected: frozenset[str] = frozenset()) -> Plan[Result]:
         (result,) = yield from self.all_plan([send], expected)
+        return result
+
+    def read_plan(self, operation: str, **parameters: Any) -> Plan[Mapping[str, Any]]:
+        """The reply to an operation on the table that has no condition and may be sent twice."""
+        result = yield from self.one_plan(Send(operation, {"TableName": self.table, **parameters}, repeatable=True))
+        assert not isinstance(result, Failed)
         return result
 
     def each_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Outcome]]:

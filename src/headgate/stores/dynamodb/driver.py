@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.errors import ValidationError
 from .exchange import MISCONFIGURED, Failed, Lost, Reply, Send
-from .url import Settings
+from .url import DynamoDBSettings
 
 try:
     import botocore
@@ -43,7 +43,7 @@ NO_CLIENT = (exceptions.BotoCoreError, ValueError)
 ERRORS = (exceptions.BotoCoreError, OSError)
 
 
-def client_options(settings: Settings) -> dict[str, Any]:
+def client_options(settings: DynamoDBSettings) -> dict[str, Any]:
     return {"region_name": settings.region, "endpoint_url": settings.endpoint_url}
 
 

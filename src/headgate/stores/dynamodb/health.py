@@ -12,10 +12,9 @@ from ...plan import Plan
 from ..health import ClockReading, Finding
 from .blocking import DynamoDBStore
 from .deliver import Deliverer
-from .exchange import Failed, Send
-from .table import INDEXES, STREAM, TTL
-from .url import Settings, read_url
-from .versions import SCHEMA, VERSION_KEY, Versions
+from .items import key_of
+from .table import INDEXES, SCHEMA, STREAM, TTL, VERSION_KEY, Versions
+from .url import DynamoDBSettings, read_url
 
 T = TypeVar("T")
 
@@ -34,18 +33,15 @@ def read_clock(url: str, timeout_seconds: float) -> ClockReading:
     return _run(settings, timeout_seconds, _clock_plan(Deliverer(settings)))
 
 
-def _run(settings: Settings, timeout_seconds: float, plan: Plan[T]) -> T:
+def _run(settings: DynamoDBSettings, timeout_seconds: float, plan: Plan[T]) -> T:
     with closing(DynamoDBStore(settings, timeout_seconds)) as store:
         return store._run(plan)
 
 
 def _examine_plan(deliver: Deliverer) -> Plan[list[Finding]]:
-    named = {"TableName": deliver.table}
-    described = yield from deliver.one_plan(Send("DescribeTable", named, repeatable=True))
-    expiry = yield from deliver.one_plan(Send("DescribeTimeToLive", named, repeatable=True))
+    described = yield from deliver.read_plan("DescribeTable")
+    expiry = yield from deliver.read_plan("DescribeTimeToLive")
     version = yield from Versions(deliver).check_plan()
-    assert not isinstance(described, Failed)
-    assert not isinstance(expiry, Failed)
     layout = f"layout {version.schema if version else SCHEMA}"
     return list(_findings(deliver, described["Table"], expiry["TimeToLiveDescription"], layout))
 
@@ -77,11 +73,9 @@ def _switch(check: str, on: bool, advice: str) -> Finding:
 
 def _clock_plan(deliver: Deliverer) -> Plan[ClockReading]:
     """The time at which DynamoDB answered, in whole seconds."""
-    pk, sk = VERSION_KEY  # which everybody may read
-    get = Send("GetItem", {"TableName": deliver.table, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}}, repeatable=True)
-    yield from deliver.one_plan(get)  # to connect takes time of its own
-    reply = yield from deliver.one_plan(get)
-    assert not isinstance(reply, Failed)
+    key = key_of(VERSION_KEY)  # every policy allows reading it
+    yield from deliver.read_plan("GetItem", Key=key)  # the first call also connects, which takes longer
+    reply = yield from deliver.read_plan("GetItem", Key=key)
     date = reply["ResponseMetadata"]["HTTPHeaders"]["date"]
     now_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
     return ClockReading(now_ms, now_ms, grain_ms=1000)

@@ -22,12 +22,12 @@ from ...core.names import check_namespace
 from ...core.records import Page
 from ...plan import Plan, Sleep
 from . import keys
-from .attributes import values_of
 from .deliver import Deliverer, Denied
-from .documents import ItemKey, NamespaceHome
 from .exchange import Failed, Item, Send
-from .reads import key_of, read_items_plan
-from .versions import VERSION_KEY, Versions, version_item
+from .items import ItemKey, key_of, page_plan, query, read_items_plan, values_of
+from .record_items import RecordItem
+from .record_kinds import NAMESPACE
+from .table import VERSION_KEY, Versions, version_item
 
 log = logging.getLogger("headgate")
 
@@ -38,7 +38,7 @@ _UNREGISTERED = "-"  # the id under which nothing is ever stored: a look finds w
 _LONGEST_PAUSE = 0.2
 
 
-class Namespace(NamedTuple):
+class RegisteredNamespace(NamedTuple):
     """`status`: only an active one can be used."""
 
     name: str
@@ -47,7 +47,7 @@ class Namespace(NamedTuple):
     created_at_ms: int
 
 
-class Moved(RateLimiterUnavailable):
+class NamespaceMoved(RateLimiterUnavailable):
     """A namespace has another id by now: what is written under the one that was known would never be found."""
 
 
@@ -111,7 +111,7 @@ class Namespaces:
         namespace, _ = yield from self._look_up_plan(check_namespace(name))
         return None if namespace is None else namespace.id
 
-    def register_plan(self, name: str) -> Plan[Namespace]:
+    def register_plan(self, name: str) -> Plan[RegisteredNamespace]:
         """The namespace of a name, new or found."""
         check_namespace(name)
         turn = 0
@@ -122,27 +122,19 @@ class Namespaces:
             if turn:
                 yield from Sleep(random.uniform(0.5, 1) * min(0.005 * 2**turn, _LONGEST_PAUSE))
             turn += 1
-            new = Namespace(name, secrets.token_urlsafe(8), ACTIVE, self._now_ms())
+            new = RegisteredNamespace(name, secrets.token_urlsafe(8), ACTIVE, self._now_ms())
             if (yield from self._write_plan(new, mark_table=unused)):
                 return self._use(new)
 
-    def list_plan(self, cursor: str | None = None, limit: int = 100) -> Plan[Page[Namespace]]:
+    def list_plan(self, cursor: str | None = None, limit: int = 100) -> Plan[Page[RegisteredNamespace]]:
         """All namespaces by name, whatever their status. The cursor is the last name of a page."""
-        query = {
-            "TableName": self._deliver.table,
-            "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
-            "ExpressionAttributeValues": {":pk": {"S": _SYSTEM}, ":sk": {"S": keys.sk_namespace("")}},
-            "ConsistentRead": True,
-            "Limit": limit + 1,
-        }
-        if cursor is not None:
-            query["ExclusiveStartKey"] = key_of((_SYSTEM, keys.sk_namespace(check_namespace(cursor))))
-        reply = yield from self._deliver.one_plan(Send("Query", query, repeatable=True))
-        assert not isinstance(reply, Failed)
+        start = None if cursor is None else key_of(_registered(check_namespace(cursor)).item_key)
+        parameters = {**query(_SYSTEM, keys.sk_namespace("")), "Limit": limit + 1}
+        reply, _ = yield from page_plan(self._deliver, parameters, start)
         found = [_read(item) for item in reply["Items"]]
         return Page(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
-    def _use(self, namespace: Namespace) -> Namespace:
+    def _use(self, namespace: RegisteredNamespace) -> RegisteredNamespace:
         if namespace.status != ACTIVE:
             raise NamespaceNotFound(
                 f"namespace {namespace.name!r} in table {self._deliver.table!r} is {namespace.status}: recover it, or "
@@ -153,13 +145,13 @@ class Namespaces:
 
     # Under clients that go on
 
-    def moved(self, ns: str) -> Moved | None:
+    def moved(self, ns: str) -> NamespaceMoved | None:
         """Why an id holds no longer, if that is known."""
         why = self._moved.get(ns)
-        return None if why is None else Moved(why)
+        return None if why is None else NamespaceMoved(why)
 
     def check_plan(self, ns: str) -> Plan[None]:
-        """What was stored under this id is not there. Moved, if it is not the id of its name any more."""
+        """What was stored under this id is not there. NamespaceMoved, if it is not the id of its name any more."""
         names = [name for name, known in list(self._known.items()) if known.id == ns]
         for name in names:
             namespace, _ = yield from self._look_up_plan(name)
@@ -190,17 +182,17 @@ class Namespaces:
                     self._use(namespace)
         return found
 
-    def _look_up_plan(self, name: str) -> Plan[tuple[Namespace | None, bool]]:
+    def _look_up_plan(self, name: str) -> Plan[tuple[RegisteredNamespace | None, bool]]:
         """The namespace, and whether nobody has used the table yet. Fails if the table has another layout."""
-        place: ItemKey = (_SYSTEM, keys.sk_namespace(name))
+        place = _registered(name).item_key
         found = yield from read_items_plan(self._deliver, [place, VERSION_KEY])
         unused = (yield from self._versions.check_plan(found)) is None
         item = found.get(place)
         return None if item is None else _read(item), unused
 
-    def _write_plan(self, new: Namespace, *, mark_table: bool) -> Plan[bool]:
+    def _write_plan(self, new: RegisteredNamespace, *, mark_table: bool) -> Plan[bool]:
         """False if somebody else was faster, or is at it."""
-        puts = [_item(new), *([version_item()] if mark_table else [])]
+        puts = [namespace_item(*new), *([version_item()] if mark_table else [])]
         transaction = {
             "TransactItems": [
                 {"Put": {"TableName": self._deliver.table, "Item": item, "ConditionExpression": _NEW}} for item in puts
@@ -223,17 +215,22 @@ class Namespaces:
 _NEW = "attribute_not_exists(PK)"
 
 
-def _item(namespace: Namespace) -> Item:
+def _registered(name: str) -> RecordItem:
+    return RecordItem.of(NAMESPACE, keys.REGISTRY, f"{keys.REGISTRY}/namespace#{name}", namespace=name)
+
+
+def namespace_item(name: str, ns: str, status: str, created_at_ms: int, deleted_at_ms: int | None = None) -> Item:
     """As a record of the limiter's has it."""
-    name, ns, status, created_at_ms = namespace
-    value = {"id": ns, "status": status, "created_at_ms": created_at_ms, "deleted_at_ms": None}
-    return NamespaceHome(f"{keys.REGISTRY}/namespace#{name}", name).item(value, version=1)
+    value = {"id": ns, "status": status, "created_at_ms": created_at_ms, "deleted_at_ms": deleted_at_ms}
+    return _registered(name).item(value, version=1)
 
 
-def _read(item: Item) -> Namespace:
+def _read(item: Item) -> RegisteredNamespace:
     values = values_of(item)
     try:
-        return Namespace(values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"])
+        return RegisteredNamespace(
+            values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"]
+        )
     except KeyError as missing:
         name = item["SK"]["S"].rpartition("#")[2]
-        raise CorruptState(f"it lacks {missing}", record_key=f"{keys.REGISTRY}/namespace#{name}") from None
+        raise CorruptState(f"it lacks {missing}", record_key=_registered(name).record_key) from None

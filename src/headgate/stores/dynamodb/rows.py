@@ -38,7 +38,7 @@ MOST_SHARDS = "most_shards"
 Held: TypeAlias = "tuple[int, int]"  # millislots, and when they run out
 
 
-class State(NamedTuple):
+class LimitState(NamedTuple):
     """One limit of an item.
 
     `at_ms`: when it was last written, by the writer's clock. `written`: the limit as the item has it, with a penalty if
@@ -62,7 +62,7 @@ class Row(NamedTuple):
     first shard, of how many it was one when there were most, if they have been taken back.
     """
 
-    states: Mapping[str, State]
+    states: Mapping[str, LimitState]
     shard_count: int
     ttl: int
     writes: int
@@ -80,7 +80,7 @@ class Row(NamedTuple):
 NEW = Row({}, 1, 0, 0)  # of an item that does not exist: everything is full
 
 
-def bucket_of(state: State, now_ms: int) -> Bucket:
+def bucket_of(state: LimitState, now_ms: int) -> Bucket:
     limit = state.limit
     missing = max(0, state.v - now_ms * limit.refill_milli)
     tokens, remainder = divmod(limit.capacity_milli * limit.period_ms - missing, limit.period_ms)
@@ -144,7 +144,7 @@ def read_row(item: Item) -> Row:
 def _read_row(item: Item) -> Row:
     if number(item, "shard_count") <= 0:
         return NEW
-    states: dict[str, State] = {}
+    states: dict[str, LimitState] = {}
     for attribute, value in item.items():
         if attribute.startswith(PREFIX) and attribute.endswith("_vt") and f"{attribute[:-2]}lm" not in item:
             raise ValueError(f"{attribute} has no limit")
@@ -175,12 +175,12 @@ def read_limit(name: str, written: str) -> tuple[Limit, int]:
 
 def _sound(
     limit: Limit, v: int, at_ms: int, revision: int, written: str, blocked_until_ms: int, consumed_milli: int
-) -> State:
+) -> LimitState:
     highest = LATEST_MS * limit.refill_milli + (limit.capacity_milli - LOWEST_MILLI) * limit.period_ms
     sound = is_sound_bucket(1, 0, 0, at_ms, 0, blocked_until_ms, revision)
     if not sound or not limit.refill_milli or not -highest <= v <= highest:
         raise ValueError(f"limit {limit.name} has {shown((v, at_ms, revision, blocked_until_ms))}")
-    return State(limit, v, at_ms, revision, written, blocked_until_ms, consumed_milli)
+    return LimitState(limit, v, at_ms, revision, written, blocked_until_ms, consumed_milli)
 
 
 def counted(item: Item, attribute: str) -> int:

@@ -23,17 +23,15 @@ from ...core.errors import (
 )
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
-from .conditional_writes import Place
-from .cross_shard import CrossShard, longest_wait
+from .cross_shard import CrossShard
 from .exchange import MoreTime
-from .job import Job
-from .ledger import Ledger
-from .namespaces import Moved, Namespaces
-from .round import Round
+from .ledger import Ledger, longest_wait
+from .namespaces import NamespaceMoved, Namespaces
+from .places import ItemPlace, SlotPlace
+from .round import Job, Round
 from .shards import Shards
-from .slot_items import SlotPlace
 from .slots import SlotSource
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 from .writer import Writer
 
 log = logging.getLogger("headgate")
@@ -73,7 +71,7 @@ class Settler:
         except CorruptState as error:
             return [error] if len(piece) == 1 else (yield from self._one_by_one_plan(piece, now_ms))
         yield from self._answer_plan(jobs, now_ms)
-        moved = [job for job in jobs if isinstance(job.error, Moved)]
+        moved = [job for job in jobs if isinstance(job.error, NamespaceMoved)]
         if moved:
             yield from self._anew_plan(moved, now_ms)
         yield from self._tidy_plan()
@@ -121,10 +119,10 @@ class Settler:
             jobs.append(Job(request, [buckets[key] for key in request.keys], by_level))
         return jobs
 
-    def _places_plan(self, batch: Sequence[Request]) -> Plan[dict[str, Place]]:
+    def _places_plan(self, batch: Sequence[Request]) -> Plan[dict[str, ItemPlace]]:
         """By key. A namespace that is only looked at is not registered."""
         written = {key for request in batch if request.mode is not PEEK for key in request.keys}
-        places: dict[str, Place] = {}
+        places: dict[str, ItemPlace] = {}
         for request in batch:
             for key in request.keys:
                 if key not in places:
@@ -132,11 +130,11 @@ class Settler:
                     ns = self._namespaces.known(namespace) or (
                         yield from self._namespaces.id_plan(namespace, register=key in written)
                     )
-                    places[key] = Place(ns, entity_id, resource, 0)
+                    places[key] = ItemPlace(ns, entity_id, resource, 0)
         return places
 
     def _slots_plan(
-        self, batch: Sequence[Request], places: Mapping[str, Place], now_ms: int
+        self, batch: Sequence[Request], places: Mapping[str, ItemPlace], now_ms: int
     ) -> Plan[dict[str, Ledger]]:
         found: dict[str, SlotPlace] = {}
         wanted: dict[SlotPlace, set[str]] = {}
@@ -151,7 +149,7 @@ class Settler:
         read = yield from self._slots.know_plan(wanted)
         return {key: self._slots.ledger(place, now_ms, fresh=place in read) for key, place in found.items()}
 
-    def _buckets(self, batch: Sequence[Request], places: Mapping[str, Place], now_ms: int) -> dict[str, Ledger]:
+    def _buckets(self, batch: Sequence[Request], places: Mapping[str, ItemPlace], now_ms: int) -> dict[str, Ledger]:
         ledgers: dict[str, Ledger] = {}
         for request in batch:
             gives = request.mode is FORCE and all(part.amount_milli <= 0 for part in request.parts)

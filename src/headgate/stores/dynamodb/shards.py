@@ -23,33 +23,32 @@ from typing import Any
 from ...core.decide import Part
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .bucket_ledger import BucketLedger
-from .cache import Cache
-from .conditional_writes import Place, Write
+from .cache import Cache, ItemSource
+from .conditional_writes import Write
 from .deliver import Deliverer
 from .exchange import Failed, Item, Send
-from .ledger import Ledger
+from .items import attribute
+from .ledger import BucketLedger, Ledger
+from .places import ItemPlace
 from .rows import NEW, PREFIX, Row, has_buckets, read_limit, read_row, written_limit
-from .source import Source
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 from .writer import News
 
 PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB takes
 _TRIES = 5
 
 
-class Shards(Source):
+class Shards(ItemSource):
     def __init__(self, deliver: Deliverer, cache: Cache, usage_counters: UsageCounters) -> None:
         super().__init__(cache)
         self._deliver = deliver
         self._usage_counters = usage_counters
-        self._hot: dict[Place, None] = {}
-        self._unfinished: dict[Place, None] = {}
+        self._hot: dict[ItemPlace, None] = {}
+        self._unfinished: dict[ItemPlace, None] = {}
 
     # In the rounds of settling
 
-    def ledger(self, first: Place, now_ms: int, *, gives: bool = False) -> BucketLedger:
+    def ledger(self, first: ItemPlace, now_ms: int, *, gives: bool = False) -> BucketLedger:
         """Where a request goes: to the only item there is, or the fuller of two of its shards at random. One that gives
         back goes to the emptiest of all: a full one has no use for it."""
         place = first
@@ -63,7 +62,7 @@ class Shards(Source):
         found.usage_ms = self._usage_counters.kept_ms
         return found
 
-    def _used(self, place: Place) -> int:
+    def _used(self, place: ItemPlace) -> int:
         seen = self.cache.get(place)
         return (
             max((state.v // state.limit.refill_milli for state in seen.row.states.values()), default=0) if seen else 0
@@ -130,7 +129,7 @@ class Shards(Source):
 
     # Splitting
 
-    def split_plan(self, place: Place, *, following: bool = False, expected: int | None = None) -> Plan[int]:
+    def split_plan(self, place: ItemPlace, *, following: bool = False, expected: int | None = None) -> Plan[int]:
         """Split an item in two, unless there are as many shards as there may be. How many there are then.
 
         `following`: only if shard 0 has been already. `expected`: only if it is one of so many.
@@ -155,7 +154,7 @@ class Shards(Source):
         yield from self._make_sibling_plan(place, count * 2)
         return count * 2
 
-    def _split(self, place: Place, row: Row) -> Send:
+    def _split(self, place: ItemPlace, row: Row) -> Send:
         names = {"#sc": "shard_count", "#ttl": "ttl"}
         sets = ["#sc = :double"]
         for i, name in enumerate(row.states):
@@ -176,7 +175,7 @@ class Shards(Source):
             },
         )
 
-    def _make_sibling_plan(self, place: Place, count: int) -> Plan[None]:
+    def _make_sibling_plan(self, place: ItemPlace, count: int) -> Plan[None]:
         """The other half of an item that has been split into one of `count` shards."""
         sibling = place._replace(shard=place.shard + count // 2)
         if self.cache.get(sibling) is not None or (yield from self._read_plan(sibling)) is not None:
@@ -189,7 +188,7 @@ class Shards(Source):
             if not isinstance(made, Failed) or any(reason.code == "ConditionalCheckFailed" for reason in made.reasons):
                 return
 
-    def _sibling(self, place: Place, sibling: Place, item: Item, count: int) -> Send:
+    def _sibling(self, place: ItemPlace, sibling: ItemPlace, item: Item, count: int) -> Send:
         made = {
             **sibling.fixed(),
             "shard_count": attribute(count),
@@ -222,19 +221,17 @@ class Shards(Source):
         items = [{"ConditionCheck": unchanged}, {"Update": new}, {"Put": listed}]
         return Send("TransactWriteItems", {"TransactItems": items}, repeatable=True)
 
-    def _read_plan(self, place: Place) -> Plan[Row | None]:
+    def _read_plan(self, place: ItemPlace) -> Plan[Row | None]:
         item = yield from self._item_plan(place)
         return None if item is None else read_row(item)
 
-    def _item_plan(self, place: Place) -> Plan[Item | None]:
-        read = {"TableName": self._deliver.table, "Key": place.key, "ConsistentRead": True}
-        reply = yield from self._deliver.one_plan(Send("GetItem", read, repeatable=True))
-        assert not isinstance(reply, Failed)
+    def _item_plan(self, place: ItemPlace) -> Plan[Item | None]:
+        reply = yield from self._deliver.read_plan("GetItem", Key=place.key, ConsistentRead=True)
         item: Item | None = reply.get("Item")
         return item if has_buckets(item) else None
 
 
-def _any_of(places: dict[Place, None]) -> Place | None:
+def _any_of(places: dict[ItemPlace, None]) -> ItemPlace | None:
     """Take one, unless another thread has taken the last."""
     try:
         return places.popitem()[0]
@@ -242,16 +239,16 @@ def _any_of(places: dict[Place, None]) -> Place | None:
         return None
 
 
-def _first(place: Place) -> Place:
+def _first(place: ItemPlace) -> ItemPlace:
     return place._replace(shard=0)
 
 
-def parent(place: Place) -> Place:
+def parent(place: ItemPlace) -> ItemPlace:
     """From whom a shard is split."""
     return place._replace(shard=place.shard - (1 << (place.shard.bit_length() - 1)))
 
 
-def if_no_shard(table: str, place: Place) -> dict[str, Any]:
+def if_no_shard(table: str, place: ItemPlace) -> dict[str, Any]:
     """The condition that there is no such item, or that it only has counted what was used before it was taken back."""
     return {
         "TableName": table,
@@ -261,7 +258,7 @@ def if_no_shard(table: str, place: Place) -> dict[str, Any]:
     }
 
 
-def sharded_item(place: Place) -> dict[str, object]:
+def sharded_item(place: ItemPlace) -> dict[str, object]:
     """The note by which those who sweep find buckets with shards."""
     return {
         "PK": {"S": keys.pk_sharded(place.ns)},

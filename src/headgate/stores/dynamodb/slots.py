@@ -11,24 +11,21 @@ from ...core.limit import OWN
 from ...core.slots import Slots
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .cache import Cache
-from .conditional_writes import Place
+from .cache import Cache, ItemSource
 from .deliver import Deliverer
 from .exchange import Failed, Send
-from .reads import read_items_plan
+from .items import attribute, page_plan, query, read_items_plan
+from .places import ItemPlace, SlotPlace
 from .rows import NEW, PREFIX, Row, has_buckets, read_row
 from .rows import SUFFIXES as BUCKET_SUFFIXES
 from .slot_items import PREFIX as SLOT_PREFIX
-from .slot_items import SUFFIXES, SlotPlace, WholeWrite, read_slots, slots_of, state_of_slots
-from .slot_ledger import SlotLedger
-from .source import Source
+from .slot_items import SUFFIXES, SlotLedger, WholeWrite, read_slots, slots_of, state_of_slots
 
 _TRIES = 5
 _AT_ONCE = 25
 
 
-class SlotSource(Source):
+class SlotSource(ItemSource):
     """`buckets`: what was seen of the buckets beside them."""
 
     def __init__(self, deliver: Deliverer, buckets: Cache) -> None:
@@ -36,7 +33,7 @@ class SlotSource(Source):
         self._deliver = deliver
         self._buckets = buckets
 
-    def ledger(self, place: Place, now_ms: int, *, fresh: bool) -> SlotLedger:
+    def ledger(self, place: ItemPlace, now_ms: int, *, fresh: bool) -> SlotLedger:
         seen = self.cache.get(place)
         ledger = SlotLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
         ledger.fresh = fresh and seen is not None
@@ -70,19 +67,19 @@ class SlotSource(Source):
         unknown = {place for place in wanted if self.cache.get(place) is None}
         beside = [place for place, names in wanted.items() if self._asks_for_buckets(place, names)]
         if unknown or beside:
-            yield from self._bring_plan({place: {} for place in unknown}, {Place(*place): {} for place in beside})
+            yield from self._bring_plan({place: {} for place in unknown}, {ItemPlace(*place): {} for place in beside})
         return unknown
 
     def _bring_plan(
-        self, slots: Mapping[SlotPlace, Mapping[str, int]], buckets: Mapping[Place, Mapping[str, int]]
+        self, slots: Mapping[SlotPlace, Mapping[str, int]], buckets: Mapping[ItemPlace, Mapping[str, int]]
     ) -> Plan[None]:
         """Read items, of which it is known when their limits were last looked at."""
-        items = yield from read_items_plan(self._deliver, [_item_key(place) for place in (*slots, *buckets)])
+        items = yield from read_items_plan(self._deliver, [place.item_key for place in (*slots, *buckets)])
         for slot_place, at_ms in slots.items():
-            item = items.get(_item_key(slot_place))
+            item = items.get(slot_place.item_key)
             self.cache.put(slot_place, read_slots(item) if item else NEW, at_ms)
         for place, at_ms in buckets.items():
-            item = items.get(_item_key(place))
+            item = items.get(place.item_key)
             self._buckets.put(place, read_row(item) if item else NEW, at_ms)
 
     def _asks_for_buckets(self, place: SlotPlace, names: set[str]) -> bool:
@@ -93,17 +90,17 @@ class SlotSource(Source):
         seen = self._buckets.get(place)
         return [name for name in names if seen is not None and name in seen.row.states]
 
-    def _shards_plan(self, wanted: Iterable[SlotPlace]) -> Plan[dict[SlotPlace, list[Place]]]:
+    def _shards_plan(self, wanted: Iterable[SlotPlace]) -> Plan[dict[SlotPlace, list[ItemPlace]]]:
         """Which there are of the buckets beside them: some may not have been split yet."""
-        found: dict[SlotPlace, list[Place]] = {}
+        found: dict[SlotPlace, list[ItemPlace]] = {}
         for place in wanted:
             seen = self._buckets.get(place)
-            shards = [Place(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
-            items = yield from read_items_plan(self._deliver, map(_item_key, shards[1:]))
-            found[place] = shards[:1] + [shard for shard in shards[1:] if has_buckets(items.get(_item_key(shard)))]
+            shards = [ItemPlace(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
+            items = yield from read_items_plan(self._deliver, [shard.item_key for shard in shards[1:]])
+            found[place] = shards[:1] + [shard for shard in shards[1:] if has_buckets(items.get(shard.item_key))]
         return found
 
-    def _start_anew(self, place: SlotPlace, names: Sequence[str], shards: Sequence[Place]) -> Send:
+    def _start_anew(self, place: SlotPlace, names: Sequence[str], shards: Sequence[ItemPlace]) -> Send:
         """In one transaction, and by one only: whoever comes later would take away what is new."""
         items = [self._without(shard, names, "wcu", PREFIX, BUCKET_SUFFIXES) for shard in shards]
         slots = self.cache.get(place)
@@ -113,7 +110,7 @@ class SlotSource(Source):
         return Send("TransactWriteItems", parameters, repeatable=True)
 
     def _without(
-        self, place: Place, names: Sequence[str], counter: str, prefix: str, suffixes: Sequence[str]
+        self, place: ItemPlace, names: Sequence[str], counter: str, prefix: str, suffixes: Sequence[str]
     ) -> dict[str, Any]:
         gone = {f"#{suffix}{i}": f"{prefix}{name}_{suffix}" for i, name in enumerate(names) for suffix in suffixes}
         condition = "attribute_exists(PK)"
@@ -137,28 +134,28 @@ class SlotSource(Source):
             return {name: ms for name, ms in seen.at_ms.items() if name not in turned[place]} if seen else {}
 
         slots = {place: forget(self.cache, place) for place in turned}
-        buckets = {Place(*place): forget(self._buckets, place) for place in turned}
+        buckets = {ItemPlace(*place): forget(self._buckets, place) for place in turned}
         yield from self._bring_plan(slots, buckets)
 
     # From outside
 
-    def rows_plan(self, places: Iterable[Place]) -> Plan[dict[Place, Row]]:
+    def rows_plan(self, places: Iterable[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
         """Those that there are."""
-        by_key = {_item_key(place): place for place in (SlotPlace(*place) for place in places)}
+        by_key = {place.item_key: place for place in (SlotPlace(*place) for place in places)}
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_slots(item) for key, item in items.items()}
 
-    def _sound_rows_plan(self, places: Sequence[Place]) -> Plan[dict[Place, Row]]:
+    def _sound_rows_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
         """But for those that are corrupt."""
         try:
             return (yield from self.rows_plan(places))
         except CorruptState:
-            rows: dict[Place, Row] = {}
+            rows: dict[ItemPlace, Row] = {}
             for place in places if len(places) > 1 else ():
                 rows |= yield from self._sound_rows_plan([place])
             return rows
 
-    def delete_plan(self, first: Place) -> Plan[None]:
+    def delete_plan(self, first: ItemPlace) -> Plan[None]:
         place = SlotPlace(*first)
         self.cache.forget(place)
         delete = {"TableName": self._deliver.table, "Key": place.key}
@@ -167,24 +164,18 @@ class SlotSource(Source):
     def free_expired_plan(self, ns: str, now_ms: int) -> Plan[int]:
         """Remove the holders that have run out; how many. Each is counted by the one whose write has removed it."""
         swept = 0
-        parameters: dict[str, Any] = {
-            "TableName": self._deliver.table,
-            "IndexName": keys.GSI4,
-            "KeyConditionExpression": "GSI4PK = :pk AND begins_with(GSI4SK, :sk)",
-            "ExpressionAttributeValues": {":pk": attribute(ns), ":sk": attribute(keys.gsi4_sk_slots(ns))},
-        }
+        parameters = query(ns, keys.gsi4_sk_slots(ns), keys.GSI4)
+        after: Any = None
         while True:
-            reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
-            assert not isinstance(reply, Failed)
+            reply, after = yield from page_plan(self._deliver, parameters, after)
             places = [SlotPlace(*keys.parse_bucket_pk(row["PK"]["S"])) for row in reply["Items"]]
             for start in range(0, len(places), _AT_ONCE):
                 rows = yield from self._sound_rows_plan(places[start : start + _AT_ONCE])
                 swept += yield from self._sweep_rows_plan(rows, now_ms)
-            if "LastEvaluatedKey" not in reply:
+            if not after:
                 return swept
-            parameters["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
-    def _sweep_rows_plan(self, rows: dict[Place, Row], now_ms: int) -> Plan[int]:
+    def _sweep_rows_plan(self, rows: dict[ItemPlace, Row], now_ms: int) -> Plan[int]:
         swept = 0
         for _ in range(_TRIES):  # whoever is faster all the time needs the slots, and lets go of them as well
             sweeps = dict(_sweeps(rows, now_ms))
@@ -202,7 +193,7 @@ class SlotSource(Source):
         return swept
 
 
-def _sweeps(rows: Mapping[Place, Row], now_ms: int) -> Iterator[tuple[Place, tuple[WholeWrite, int]]]:
+def _sweeps(rows: Mapping[ItemPlace, Row], now_ms: int) -> Iterator[tuple[ItemPlace, tuple[WholeWrite, int]]]:
     """What to write to each item that has leases which have run out, and how many those are but for headgate's own."""
     for place, row in rows.items():
         after = listed(row, now_ms)
@@ -217,7 +208,3 @@ def _sweeps(rows: Mapping[Place, Row], now_ms: int) -> Iterator[tuple[Place, tup
 def listed(row: Row, now_ms: int) -> dict[str, Slots]:
     """All slots of an item, settled."""
     return {name: slots_of(state, max(now_ms, state.at_ms)) for name, state in sorted(row.states.items())}
-
-
-def _item_key(place: Place) -> tuple[str, str]:
-    return place.pk, place.key["SK"]["S"]

@@ -23,7 +23,7 @@ _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,
 
 
 @dataclass(frozen=True)
-class Settings:
+class DynamoDBSettings:
     """What is None is left to the AWS configuration: the environment, a file, or the machine's role."""
 
     table: str
@@ -54,14 +54,14 @@ class _NotAllowed(Exception):
     """Why a URL is not."""
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> DynamoDBSettings:
     try:
         table, options = _split(url)
         _check_options(options)
     except _NotAllowed as why:
         raise ValidationError(f"store URL {_shown(url)!r} is not allowed: {why}") from None
     shards = int(options.get("shards", MAX_SHARDS))
-    return Settings(table, options.get("region"), options.get("endpoint_url"), options.get("profile"), shards)
+    return DynamoDBSettings(table, options.get("region"), options.get("endpoint_url"), options.get("profile"), shards)
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:

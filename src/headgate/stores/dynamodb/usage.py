@@ -1,30 +1,199 @@
-"""Reading what was used of a resource by an entity: what its items of buckets count, and what was put away (hours.py).
+"""What was used, by the hour: counted in the items of buckets, and put away in items of a day.
 
-What is moved from one to the other while it is read must be neither missed nor seen twice. An item says how often
-something of it was put away: if that is the same before and after the items of the days were read, nothing was.
+    u_{limit}_{hour}    millitokens, in an item of buckets and in one of hours; hours are counted from 1970
+    moves               of an item of buckets, how often something of it was put away
+
+Whoever takes adds to the hour in the same write. An item of buckets must stay small, since a write costs by its size:
+who gets to see too many hours in it that are over moves them to the items of their days, in one transaction, if they
+are what was seen. Should it fail, another one was faster, or comes later: no count depends on it.
+
+An item of buckets stays for as long as usage is wanted, even if it has no buckets any more (`emptied`). So whoever
+knows all items of buckets knows where something was used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
+from uuid import uuid4
 
 from ...core.records import Page
-from ...core.usage import UsageRow, hour_of
+from ...core.usage import DAY_MS, HOUR_MS, UsageRow, hour_of
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .conditional_writes import Place
+from .conditional_writes import time_to_live
 from .deliver import Deliverer
-from .exchange import Failed, Item, MoreTime, Send
+from .exchange import Attributes, Exchange, Failed, Item, MoreTime, Send
+from .items import attribute, item_of, read_items_plan
 from .namespaces import Namespaces
-from .places import places_plan
-from .reads import read_items_plan
+from .places import ItemPlace, places_plan
+from .rows import MOST_SHARDS, PREFIX, SUFFIXES, Row, counted, parse_used, used_names
 from .rows import counted as counted_by
-from .usage_counters import MOVES, UsageCounters, day_of, shards_ever, sk_of_day, sums
+
+MOVES = "moves"
+# How many counts there is room for in a kilobyte, beside the limits.
+_MOST, _LEAST, _FOR_A_LIMIT = 24, 8, 4
+_AT_ONCE = 90  # a transaction may have 100 items, and each of them may be of another day
+_SIDE_BY_SIDE = 25
+_REMEMBERED = 20_000
+_DAY_HOURS = DAY_MS // HOUR_MS
 
 
-class Usage:
+class UsageCounters:
+    """`kept_ms`: how long usage is wanted; 0 if it is not."""
+
+    def __init__(self, deliver: Deliverer) -> None:
+        self.kept_ms = 0
+        self._deliver = deliver
+        self._due: dict[ItemPlace, tuple[Row, int]] = {}
+        self._tried: dict[ItemPlace, int] = {}  # in which hour
+
+    def notice(self, place: ItemPlace, row: Row, now_ms: int) -> None:
+        """An item that was written just now. Each is put away at most once an hour by each client."""
+        if not self.kept_ms or len(row.used) <= max(_MOST - _FOR_A_LIMIT * len(row.states), _LEAST):
+            return
+        hour = hour_of(now_ms)
+        if self._tried.get(place) != hour and _over(row, hour):
+            if len(self._tried) >= _REMEMBERED:
+                self._tried.clear()
+            self._tried[place] = hour
+            self._due[place] = row, now_ms
+
+    def put_away_plan(self) -> Plan[None]:
+        """Once, whatever becomes of it: somebody waits for an answer, and has it only after this."""
+        sends: list[Send] = []
+        while len(sends) < _SIDE_BY_SIDE and (due := _any_of(self._due)) is not None:
+            sends.append(self._move(*due))
+        for reply in (yield from Exchange(sends)) if sends else ():
+            if isinstance(reply, Failed) and reply.code == "AccessDenied":
+                raise self._deliver.unusable(reply)
+
+    def _move(self, place: ItemPlace, row: Row, now_ms: int) -> Send:
+        moved = _over(row, hour_of(now_ms))
+        first = hour_of(now_ms - self.kept_ms)
+        days: dict[int, dict[str, int]] = {}
+        for name in moved:
+            hour = parse_used(name)[1]
+            if hour >= first:
+                days.setdefault(day_of(hour), {})[name] = row.used[name]
+        items = [self._left(place, {name: row.used[name] for name in moved})]
+        items += [self._added(place, day, used, now_ms) for day, used in days.items()]
+        transaction = {"TransactItems": [{"Update": item} for item in items], "ClientRequestToken": str(uuid4())}
+        return Send("TransactWriteItems", transaction, repeatable=True)
+
+    def _left(self, place: ItemPlace, used: Mapping[str, int]) -> dict[str, Any]:
+        names = {f"#{i}": name for i, name in enumerate(used)}
+        values = {f":{i}": attribute(milli) for i, milli in enumerate(used.values())}
+        return {
+            "TableName": self._deliver.table,
+            "Key": place.key,
+            "UpdateExpression": f"REMOVE {', '.join(names)} ADD #moves :one",
+            "ConditionExpression": " AND ".join(f"#{i} = :{i}" for i in range(len(used))),
+            "ExpressionAttributeNames": {**names, "#moves": MOVES},
+            "ExpressionAttributeValues": {**values, ":one": attribute(1)},
+        }
+
+    def _added(self, place: ItemPlace, day: int, used: Mapping[str, int], now_ms: int) -> dict[str, Any]:
+        ns, entity_id, resource, _ = place
+        left_ms = (day + 1) * DAY_MS + self.kept_ms - now_ms
+        fixed = item_of(
+            {
+                "entity_id": entity_id,
+                "resource": resource,
+                "ttl": int(time.time()) + -(-left_ms // 1000),  # DynamoDB goes by its own clock
+                "GSI4PK": ns,
+                "GSI4SK": keys.gsi4_sk_hours(ns, entity_id),
+            }
+        )
+        counted = {name: attribute(milli) for name, milli in used.items()}
+        named = {f"{i}": name for i, name in enumerate((*fixed, *counted))}
+        sets = [f"#{i} = :{i}" for i, name in named.items() if name in fixed]
+        adds = [f"#{i} :{i}" for i, name in named.items() if name in counted]
+        return {
+            "TableName": self._deliver.table,
+            "Key": {"PK": attribute(keys.pk_hours(ns, entity_id)), "SK": attribute(sk_of_day(resource, day))},
+            "UpdateExpression": f"SET {', '.join(sets)} ADD {', '.join(adds)}",
+            "ExpressionAttributeNames": {f"#{i}": name for i, name in named.items()},
+            "ExpressionAttributeValues": {f":{i}": {**fixed, **counted}[name] for i, name in named.items()},
+        }
+
+    def emptied(
+        self, place: ItemPlace, row: Row, count: int, condition: str, values: Mapping[str, Attributes]
+    ) -> dict[str, Any]:
+        """An Update that takes all buckets out of an item, one of `count` shards, and leaves what was counted."""
+        gone = [f"{PREFIX}{name}_{suffix}" for name in row.states for suffix in SUFFIXES]
+        sets = self._left_behind(place, row, count)
+        names = {f"#{i}": name for i, name in enumerate((*sets, *gone))}
+        removes = list(names)[len(sets) :]
+        written = ", ".join(f"#{i} = :{i}" for i in range(len(sets)))
+        return {
+            "TableName": self._deliver.table,
+            "Key": place.key,
+            "UpdateExpression": f"SET {written} ADD wcu :one" + (f" REMOVE {', '.join(removes)}" if removes else ""),
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": {
+                **values,
+                **{f":{i}": attribute(value) for i, value in enumerate(sets.values())},
+                ":one": attribute(1),
+            },
+        }
+
+    def _left_behind(self, place: ItemPlace, row: Row, count: int) -> dict[str, int]:
+        """What an item says that has no buckets."""
+        says = {"shard_count": 0 if place.shard else 1}
+        if ttl := time_to_live(row._replace(shard_count=1), self.kept_ms):
+            says["ttl"] = ttl
+        if count > 1 and not place.shard:
+            says[MOST_SHARDS] = max(count, row.most_shards)
+        return says
+
+
+def shards_ever(item: Item) -> int:
+    """How many shards there are, or were, of the buckets of which this is the first."""
+    return max(1, counted(item, "shard_count"), counted(item, MOST_SHARDS))
+
+
+def sk_of_day(resource: str, day: int) -> str:
+    return keys.sk_hours(resource, datetime.fromtimestamp(day * DAY_MS // 1000, timezone.utc).date().isoformat())
+
+
+def day_of(hour: int) -> int:
+    return hour // _DAY_HOURS
+
+
+def sums(items: Iterable[Item], hours: tuple[int, int]) -> dict[str, dict[int, int]]:
+    """What all of them together have counted in these hours, by limit."""
+    first, after = hours
+    used: dict[str, dict[int, int]] = {}
+    for item in items:
+        for name in used_names(item):
+            limit, hour = parse_used(name)
+            milli = counted(item, name)
+            if milli and first <= hour < after:
+                of_limit = used.setdefault(limit, {})
+                of_limit[hour] = of_limit.get(hour, 0) + milli
+    return used
+
+
+def _over(row: Row, hour: int) -> list[str]:
+    """Which of an item's counts are of hours before this one, the oldest first."""
+    over = sorted((found, name) for name in row.used if (found := parse_used(name)[1]) < hour)
+    return [name for _, name in over[:_AT_ONCE]]
+
+
+def _any_of(due: dict[ItemPlace, tuple[Row, int]]) -> tuple[ItemPlace, Row, int] | None:
+    """Take one, unless another thread has taken the last."""
+    try:
+        place, (row, now_ms) = due.popitem()
+    except KeyError:
+        return None
+    return place, row, now_ms
+
+
+class UsageReader:
     def __init__(self, deliver: Deliverer, namespaces: Namespaces, usage_counters: UsageCounters) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
@@ -55,7 +224,7 @@ class Usage:
                     rows.append(UsageRow(place.entity_id, place.resource, used))
         return Page(rows, cursor)
 
-    def _items_plan(self, places: Sequence[Place], hours: tuple[int, int]) -> Plan[dict[Place, list[Item]]]:
+    def _items_plan(self, places: Sequence[ItemPlace], hours: tuple[int, int]) -> Plan[dict[ItemPlace, list[Item]]]:
         """All items that have counted for each of these places, of their days as well."""
         found = yield from self._buckets_plan(places)
         moved = [place for place, items in found.items() if _moves(items)]
@@ -68,7 +237,7 @@ class Usage:
             moved = unsure
         return found
 
-    def _buckets_plan(self, places: Sequence[Place]) -> Plan[dict[Place, list[Item]]]:
+    def _buckets_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, list[Item]]]:
         """All shards of each place, those that there are no longer as well."""
         firsts = yield from self._read_plan(places)
         others = yield from self._read_plan(
@@ -79,18 +248,18 @@ class Usage:
             found[place._replace(shard=0)].append(item)
         return found
 
-    def _read_plan(self, places: Sequence[Place]) -> Plan[dict[Place, Item]]:
-        by_key = {(place.pk, keys.STATE): place for place in places}
+    def _read_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Item]]:
+        by_key = {place.item_key: place for place in places}
         items = yield from read_items_plan(self._deliver, by_key)
         return {by_key[key]: item for key, item in items.items()}
 
-    def _days_plan(self, places: Sequence[Place], hours: tuple[int, int]) -> Plan[dict[Place, list[Item]]]:
-        found: dict[Place, list[Item]] = {place: [] for place in places}
-        left: dict[Place, Mapping[str, Any]] = {place: {} for place in places}
+    def _days_plan(self, places: Sequence[ItemPlace], hours: tuple[int, int]) -> Plan[dict[ItemPlace, list[Item]]]:
+        found: dict[ItemPlace, list[Item]] = {place: [] for place in places}
+        left: dict[ItemPlace, Mapping[str, Any]] = {place: {} for place in places}
         while left:
             sends = [self._query(place, hours, start) for place, start in left.items()]
             replies = yield from self._deliver.all_plan(sends)
-            starts: dict[Place, Mapping[str, Any]] = {}
+            starts: dict[ItemPlace, Mapping[str, Any]] = {}
             for place, reply in zip(left, replies):
                 assert not isinstance(reply, Failed)
                 found[place] += reply["Items"]
@@ -99,7 +268,7 @@ class Usage:
             left = starts
         return found
 
-    def _query(self, place: Place, hours: tuple[int, int], start: Mapping[str, Any]) -> Send:
+    def _query(self, place: ItemPlace, hours: tuple[int, int], start: Mapping[str, Any]) -> Send:
         first, after = hours
         parameters = {
             "TableName": self._deliver.table,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .record import LEASE_MS
-from .runner import MigrationRefused, Migrator, Report
+from .runner import MigrationRefused, MigrationReport, Migrator
 
-__all__ = ["LEASE_MS", "MigrationRefused", "Migrator", "Report"]
+__all__ = ["LEASE_MS", "MigrationRefused", "MigrationReport", "Migrator"]

@@ -15,12 +15,11 @@ from uuid import uuid4
 from ....core.errors import ValidationError
 from ....plan import Plan, Sleep
 from .. import keys
-from ..attributes import item_of, values_of
 from ..deliver import Deliverer
-from ..documents import ItemKey, NamespaceHome
 from ..exchange import Failed, MoreTime, Send
-from ..reads import key_of, read_items_plan
-from ..versions import FILLING, SCHEMA, VERSION_KEY, version_item
+from ..items import ItemKey, item_of, key_of, read_items_plan, values_of
+from ..namespaces import namespace_item
+from ..table import FILLING, SCHEMA, VERSION_KEY, version_item
 from .source import Renamed
 
 LEASE_MS = 60_000
@@ -103,7 +102,7 @@ class MigrationRecord:
     def end_plan(self, namespaces: Sequence[Renamed]) -> Plan[None]:
         """The namespaces are registered, then the table has its version and the end is noted, at once."""
         table = self._deliver.table
-        puts = [{"Put": {"TableName": table, "Item": _namespace_item(each)}} for each in namespaces]
+        puts = [{"Put": {"TableName": table, "Item": namespace_item(*each)}} for each in namespaces]
         for first in range(0, len(puts), _AT_ONCE):
             lock = self._update({"lock_until_ms": self._now_ms() + LEASE_MS})
             yield from self._transact_plan([{"Update": lock}, *puts[first : first + _AT_ONCE]])
@@ -150,13 +149,3 @@ def _noted(values: Mapping[str, Any]) -> Noted:
         values.get("finished_at_ms", 0),
         bool(values.get("swept", 0)),
     )
-
-
-def _namespace_item(namespace: Renamed) -> dict[str, Any]:
-    value = {
-        "id": namespace.id,
-        "status": namespace.status,
-        "created_at_ms": namespace.created_at_ms,
-        "deleted_at_ms": namespace.deleted_at_ms,
-    }
-    return NamespaceHome(f"{keys.REGISTRY}/namespace#{namespace.name}", namespace.name).item(value, version=1)

@@ -18,14 +18,12 @@ from ....core.errors import ValidationError
 from ....core.names import check_namespace
 from ....plan import Plan
 from ..deliver import Deliverer
-from ..documents import ItemKey
-from ..exchange import Failed, MoreTime, Send
+from ..exchange import MoreTime, Send
+from ..items import ItemKey, item_key_of, key_of, page_plan
 from ..namespaces import Namespaces
-from ..reads import key_of
-from ..table import Table
-from ..versions import VERSION_KEY, Foreign, Found, Versions
+from ..table import VERSION_KEY, DynamoDBTable, Foreign, Found, Versions
 from .record import MigrationRecord, Noted
-from .source import Piece, Renamed, Source, key
+from .source import Piece, Renamed, ZaeTable
 from .writes import Addition, Context, NewItem
 from .zae_convert import convert, differences
 from .zae_items import DERIVED, SCHEMAS, UNKNOWN
@@ -36,7 +34,7 @@ _SHOWN = 20
 
 
 @dataclass
-class Report:
+class MigrationReport:
     """`counts`: items of the source by kind. `problems`: what cannot be carried, or will act in another way.
 
     `finished_at_ms`: when this was done before; 0 if it was not.
@@ -58,7 +56,7 @@ class Report:
 class MigrationRefused(ValidationError):
     """Not all of a table can be carried. `problems`: why, one for each part of it."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: MigrationReport) -> None:
         self.report, self.problems = report, report.problems
         more = len(report.problems) - _SHOWN
         lines = [*report.problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
@@ -82,7 +80,7 @@ class Migrator:
 
     def __init__(self, source: Deliverer, target: Deliverer, now_ms: Callable[[], int], page_size: int = PAGE) -> None:
         self._from, self._to = source, target
-        self._source = Source(source)
+        self._source = ZaeTable(source)
         self._record = MigrationRecord(target, now_ms)
         self._now_ms = now_ms
         self._page_size = page_size
@@ -90,7 +88,7 @@ class Migrator:
 
     def run_plan(
         self, namespace: str = "default", *, dry: bool = False, cascade: bool | None = None, force: bool = False
-    ) -> Plan[Report | None]:
+    ) -> Plan[MigrationReport | None]:
         """Carry all of it. None if there is nothing to do. With `dry` nothing is written, and the same is said.
 
         `namespace`: for a table that has none. `cascade`: of entities that do not say it. `force`: go on without what
@@ -103,7 +101,7 @@ class Migrator:
             if self._in_place and noted is not None and not (noted.swept or dry):
                 yield from self._sweep_plan(noted)
             return None
-        report = Report(self._from.table, self._to.table, found.maker)
+        report = MigrationReport(self._from.table, self._to.table, found.maker)
         if noted is not None and noted.finished_at_ms:
             report.finished_at_ms = noted.finished_at_ms
         else:
@@ -116,7 +114,7 @@ class Migrator:
     # Looking
 
     def _look_plan(self) -> Plan[Found]:
-        if not (yield from Table(self._from).exists_plan()):
+        if not (yield from DynamoDBTable(self._from).exists_plan()):
             raise ValidationError(f"there is no table {self._from.table!r} in {self._from.settings.where}")
         found = yield from Versions(self._from).read_plan()
         if not isinstance(found, Foreign):
@@ -130,7 +128,7 @@ class Migrator:
 
     def _noted_plan(self) -> Plan[Noted | None]:
         """What an earlier run has noted; an error if the target is in use, or was filled from elsewhere."""
-        if not (yield from Table(self._to).exists_plan()):
+        if not (yield from DynamoDBTable(self._to).exists_plan()):
             return None
         noted = yield from self._record.read_plan()
         if noted is not None and noted.source == self._from.table:
@@ -146,18 +144,16 @@ class Migrator:
         """It may have been deployed and set up, with namespaces in which there is nothing yet."""
         if isinstance((yield from Versions(self._to).read_plan()), Foreign):
             return False
-        scan: dict[str, Any] = {
-            "TableName": self._to.table,
+        scan = {
             "FilterExpression": "PK <> :registry",
             "ExpressionAttributeValues": {":registry": {"S": VERSION_KEY[0]}},
         }
+        start: Any = None
         while True:
             yield from MoreTime()
-            reply = yield from self._to.one_plan(Send("Scan", scan, repeatable=True))
-            assert not isinstance(reply, Failed)
-            if reply["Items"] or not reply.get("LastEvaluatedKey"):
+            reply, start = yield from page_plan(self._to, scan, start, "Scan")
+            if reply["Items"] or not start:
                 return not reply["Items"]
-            scan["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
     def _job_plan(self, namespace: str, cascade: bool | None, noted: Noted | None) -> Plan[tuple[Noted, list[str]]]:
         """What is to be done; if it was begun, as it was begun."""
@@ -170,7 +166,7 @@ class Migrator:
             )
         return noted, notes
 
-    def _preview_plan(self, report: Report, job: Noted, *, force: bool) -> Plan[None]:
+    def _preview_plan(self, report: MigrationReport, job: Noted, *, force: bool) -> Plan[None]:
         report.namespaces = sorted(each.name for each in job.carried)
         start = None
         while True:
@@ -186,7 +182,7 @@ class Migrator:
     # Writing
 
     def _copy_plan(self, wanted: Noted, *, force: bool) -> Plan[None]:
-        yield from Table(self._to).create_missing_plan()
+        yield from DynamoDBTable(self._to).create_missing_plan()
         if not self._in_place:
             wanted = wanted._replace(namespaces=(yield from self._registered_plan(wanted.namespaces)))
         job = yield from self._record.begin_plan(wanted)
@@ -266,7 +262,7 @@ def _pass_over(page: _Page, piece: Piece) -> None:
     group, on_page, _ = piece
     if group.kind == DERIVED:
         # Of the registry, the version and the names are headgate's when this is removed.
-        gone = [each for each in map(key, on_page) if each[0] != VERSION_KEY[0] or each[1].startswith("#NSID#")]
+        gone = [each for each in map(item_key_of, on_page) if each[0] != VERSION_KEY[0] or each[1].startswith("#NSID#")]
         page.carried.extend(gone)
     elif group.ns:
         page.problems.append(f"{group}: no namespace has the id {group.ns!r}")
@@ -286,4 +282,4 @@ def _add(page: _Page, piece: Piece, context: Context) -> None:
         page.problems.append(f"{where}: {error}")
         return
     page.counts[group.kind] += len(on_page)
-    page.carried.extend(map(key, on_page))
+    page.carried.extend(map(item_key_of, on_page))

@@ -8,12 +8,12 @@ from typing import Any
 
 from ....core.errors import ValidationError
 from ....core.names import check_entity_id
-from ..documents import AuditHome, EntityHome
 from ..exchange import Item
+from ..record_items import RecordItem
+from ..record_kinds import AUDIT_EVENT, AUDIT_EVENT_OF_ENTITY, ENTITY
 from .writes import Addition, Context, NewItem, moment_ms, plain_json
-from .zae_buckets import bucket_writes, usage_writes
-from .zae_items import AUDIT, BUCKETS, DEFAULT, ENTITIES, LIMITS, USAGE, Group, fields_of, unsupported
-from .zae_limits import limits_writes
+from .zae_buckets import bucket_writes, limits_writes, usage_writes
+from .zae_items import AUDIT, BUCKETS, DEFAULT, ENTITIES, LIMITS, USAGE, ItemGroup, fields_of, unsupported
 
 # What headgate calls the actions of audit events, and whether their details are of before or after.
 _ACTIONS = {
@@ -29,7 +29,7 @@ _ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _LAST_MS = 10**15  # as the limiter counts down, so that the newest event is listed first
 
 
-def convert(group: Group, items: Sequence[Item], context: Context) -> Sequence[NewItem | Addition]:
+def convert(group: ItemGroup, items: Sequence[Item], context: Context) -> Sequence[NewItem | Addition]:
     """What is to be written. A ValidationError if headgate has no equivalent of it, or it cannot be read."""
     found = [fields_of(item) for item in items]
     names = {name for fields in found for name, value in fields.items() if (name, value) != ("disabled", False)}
@@ -46,7 +46,7 @@ def convert(group: Group, items: Sequence[Item], context: Context) -> Sequence[N
         raise ValidationError(str(error)) from None
 
 
-def differences(group: Group, items: Sequence[Item], context: Context) -> list[str]:
+def differences(group: ItemGroup, items: Sequence[Item], context: Context) -> list[str]:
     """What is carried, and will act in another way."""
     fields = fields_of(items[0])
     parent_id = fields.get("parent_id")
@@ -58,7 +58,7 @@ def differences(group: Group, items: Sequence[Item], context: Context) -> list[s
     return [f"what it takes counts on {parent_id!r} in zae-limiter, in headgate on {above!r} and all above it too"]
 
 
-def _entity_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
+def _entity_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
     fields = found[0]
     parent_id = fields.get("parent_id")
     entities = {
@@ -72,7 +72,9 @@ def _entity_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Co
     if parent_id is not None and parent_id not in context.parents:
         # zae-limiter takes any parent; headgate needs one that exists.
         entities[parent_id] = {"name": parent_id, "parent_id": None, "cascade": False, "metadata": {}}
-    return [NewItem(EntityHome("", context.ns, each).item(value, 1)) for each, value in entities.items()]
+    return [
+        NewItem(RecordItem.of(ENTITY, context.ns, entity_id=each).item(value, 1)) for each, value in entities.items()
+    ]
 
 
 def _cascades(fields: Mapping[str, Any], context: Context) -> bool:
@@ -87,7 +89,7 @@ def _cascades(fields: Mapping[str, Any], context: Context) -> bool:
     return bool(cascade)
 
 
-def _audit_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
+def _audit_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
     """An event that has expired stays behind."""
     fields = found[0]
     expires_at_ms = None if fields.get("ttl") is None else fields["ttl"] * 1000
@@ -95,12 +97,13 @@ def _audit_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Con
         return []
     value = _event(group, fields, context.name)
     event_id = f"{_LAST_MS - value['at_ms']:015d}0000{hashlib.sha256(group.part.encode()).hexdigest()[:8]}"
-    owners = ["", *([value["entity_id"]] if value["entity_id"] else [])]
-    homes = [AuditHome("", context.ns, event_id, owner) for owner in owners]
-    return [NewItem(home.item(value, 1, expires_at_ms, context.now_ms)) for home in homes]
+    copies = [RecordItem.of(AUDIT_EVENT, context.ns, event=event_id)]
+    if entity_id := value["entity_id"]:
+        copies.append(RecordItem.of(AUDIT_EVENT_OF_ENTITY, context.ns, entity_id=entity_id, event=event_id))
+    return [NewItem(copy.item(value, 1, expires_at_ms, context.now_ms)) for copy in copies]
 
 
-def _event(group: Group, fields: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+def _event(group: ItemGroup, fields: Mapping[str, Any], namespace: str) -> dict[str, Any]:
     """What headgate has no word for keeps zae-limiter's."""
     action, side = _ACTIONS.get(fields["action"], (fields["action"], "after"))
     owner, resource = group.owner, fields.get("resource")
@@ -130,7 +133,7 @@ def _event_ms(event: str, timestamp: str) -> int:
     return at_ms
 
 
-_Conversion = Callable[[Group, Sequence[Mapping[str, Any]], Context], "Sequence[NewItem | Addition]"]
+_Conversion = Callable[[ItemGroup, Sequence[Mapping[str, Any]], Context], "Sequence[NewItem | Addition]"]
 _CONVERSIONS: Mapping[str, _Conversion] = {
     ENTITIES: _entity_writes,
     LIMITS: limits_writes,

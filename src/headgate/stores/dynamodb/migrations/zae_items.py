@@ -81,7 +81,7 @@ _FEATURES = {
 }
 
 
-class Group(NamedTuple):
+class ItemGroup(NamedTuple):
     """Items that become one thing. `ns`: the id of their namespace, "" if they are in none."""
 
     kind: str
@@ -124,7 +124,7 @@ class Group(NamedTuple):
         return f"{self.prefix}BUCKET#{self.owner}#{self.part}#{shard}"
 
 
-def group_of(item: Item) -> Group:
+def group_of(item: Item) -> ItemGroup:
     pk, sk = item["PK"]["S"], item["SK"]["S"]
     inside = _NAMESPACE.fullmatch(pk)
     ns, rest = (inside[1], inside[2]) if inside else ("", pk)
@@ -133,8 +133,8 @@ def group_of(item: Item) -> Group:
         if found:
             named = found.groupdict()
             whole = {"owner": pk, "part": sk} if kind == DERIVED else {}
-            return Group(kind, REGISTRY if kind == DERIVED else ns, **{**named, **whole})
-    return Group(UNKNOWN, ns, pk, sk)
+            return ItemGroup(kind, REGISTRY if kind == DERIVED else ns, **{**named, **whole})
+    return ItemGroup(UNKNOWN, ns, pk, sk)
 
 
 def is_whole(item: Item) -> bool:
