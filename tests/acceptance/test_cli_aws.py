@@ -21,7 +21,7 @@ pytest.importorskip("boto3")
 
 import yaml
 
-import headgate.aws.stack.formation as formation
+import headgate.aws.stack.cloudformation as cloudformation
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.stack import Stack, StackFailed, template
 from headgate.cli.app import run
@@ -148,7 +148,7 @@ def test_a_failure_names_what_failed(
         made["Resources"]["Broken"] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
         return made
 
-    monkeypatch.setattr(formation, "template", broken)
+    monkeypatch.setattr(cloudformation, "template", broken)
     assert run(["aws", "deploy", "--name", "broken", "--no-functions", *endpoint]) == 2
     told = capsys.readouterr()
     assert told.out == ""

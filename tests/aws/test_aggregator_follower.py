@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from aggregator_helpers import NOON, Play, bucket_image, bucket_record, total
 
-from headgate.aws.aggregator import Aggregator, Counts, Follower, Outcome, follow
-from headgate.aws.aggregator.stream import Shard, Stream
+from headgate.aws.aggregator import Aggregator, BatchResult, Counts, Follower, follow
+from headgate.aws.aggregator.stream import Shard, TableStream
 from headgate.core.errors import RateLimiterUnavailable, ValidationError
 
 PAGE = 2
 
 
-class PlayedStream(Stream):
+class PlayedStream(TableStream):
     """Shards as a test wants them: their records, their parents, and whether they are closed."""
 
     def __init__(self, **shards: tuple[str | None, bool, list[int]]) -> None:
@@ -56,13 +56,13 @@ class Noting(Aggregator):
         self.seen: list[int] = []
         self.fails = 0
 
-    def process(self, records: Sequence[Any], label: str | None = None, has_time: Any = None) -> Outcome:
+    def process(self, records: Sequence[Any], label: str | None = None, has_time: Any = None) -> BatchResult:
         numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in records]
         if self.fails:
             self.fails -= 1
-            return Outcome(Counts(), str(numbers[0]))
+            return BatchResult(Counts(), str(numbers[0]))
         self.seen += numbers
-        return Outcome(Counts(records=len(numbers), counted=len(numbers)))
+        return BatchResult(Counts(records=len(numbers), counted=len(numbers)))
 
 
 def followed(

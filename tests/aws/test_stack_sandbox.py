@@ -16,8 +16,9 @@ import boto3
 import pytest
 
 from headgate import Limit, SyncRateLimiter, ValidationError
-from headgate.aws.stack import StackError, StackFailed, StackOptions
-from headgate.aws.stack.sandbox import Sandbox, ServerDied, process
+from headgate.aws.stack import StackError, StackFailed, StackOptions, ministack
+from headgate.aws.stack.ministack import ServerDied
+from headgate.aws.stack.sandbox import Sandbox
 from headgate.testing.servers.process import eventually
 
 LIMITS = [Limit.per_hour("rpm", 100)]
@@ -56,7 +57,7 @@ def test_up_and_down(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert box.down() is True
     assert not box.folder.exists()
     assert found.pid is not None
-    assert process.born(found.pid) == ""
+    assert ministack.born(found.pid) == ""
     assert box.status().environment == {}
     with pytest.raises(StackError, match="the sandbox is stopped"):
         box.stack()
@@ -83,7 +84,7 @@ def test_one_that_died_is_started_again(box: Sandbox) -> None:
     os.kill(second.pid, signal.SIGSTOP)
     assert box.status().state == "hung"
     assert box.down() is True
-    assert process.born(second.pid) == ""
+    assert ministack.born(second.pid) == ""
 
 
 def test_two_at_once_start_one(box: Sandbox) -> None:
@@ -105,7 +106,10 @@ def test_one_that_does_not_start(box: Sandbox) -> None:
         with pytest.raises(ValidationError, match=f"port {port} cannot be used: Address already in use"):
             box.up(port=port)
         # Somebody is there before it, but after we looked.
-        with patch.object(process, "free_port", lambda wanted: port), pytest.raises(ServerDied, match="already in use"):
+        with (
+            patch.object(ministack, "free_port", lambda wanted: port),
+            pytest.raises(ServerDied, match="already in use"),
+        ):
             box.up(port=port)
     assert box.status().state == "stopped"
 
@@ -122,7 +126,7 @@ def test_a_deploy_that_fails_leaves_nothing_running(box: Sandbox) -> None:
         box.up()
     (pid,) = pids
     assert pid is not None
-    assert process.born(pid) == ""
+    assert ministack.born(pid) == ""
     assert box.status().state == "stopped"
 
 

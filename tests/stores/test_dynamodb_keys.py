@@ -45,7 +45,7 @@ def test_the_keys_of_the_layout() -> None:
     assert keys.pk_bucket(NS, "acme", "gpt-4", 3) == f"{NS}/BUCKET#acme#gpt-4#3"
     assert keys.parse_bucket_pk(f"{NS}/BUCKET#acme#a/b#3") == (NS, "acme", "a/b", 3)
     assert keys.parse_pk(f"{NS}/ENTITY#acme") == (NS, "ENTITY", "acme")
-    assert keys.parse_usage_sk("#USAGE#api#hour#2024-01-01T14:00:00Z") == ("api", "hour", "2024-01-01T14:00:00Z")
+    assert keys.sk_usage("api", "hour", "2024-01-01T14:00:00Z") == "#USAGE#api#hour#2024-01-01T14:00:00Z"
     with pytest.raises(ValueError, match="not the key of a bucket"):
         keys.parse_bucket_pk(f"{NS}/ENTITY#acme")
 

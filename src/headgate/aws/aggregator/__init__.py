@@ -12,9 +12,19 @@ buckets that are written too often over more items, before DynamoDB throttles th
     handlers.py     (one folder up) as a Lambda: is given the records
 """
 
-from .batch import Aggregator, Counts, Outcome
-from .follower import Follower, Progress
+from .batch import Aggregator, BatchResult, Counts
+from .follower import AggregatorProgress, Follower
 from .host import Host, follow
-from .pressure import Split, Splitter
+from .hot_buckets import Split, Splitter
 
-__all__ = ["Aggregator", "Counts", "Follower", "Host", "Outcome", "Progress", "Split", "Splitter", "follow"]
+__all__ = [
+    "Aggregator",
+    "AggregatorProgress",
+    "BatchResult",
+    "Counts",
+    "Follower",
+    "Host",
+    "Split",
+    "Splitter",
+    "follow",
+]

@@ -26,7 +26,7 @@ def objects(events: Iterable[ExpiredEvent]) -> dict[str, bytes]:
     """Name and content of each object."""
     gathered: dict[str, dict[str, ExpiredEvent]] = {}
     for event in events:
-        gathered.setdefault(prefix(event.ns, _day(event)), {})[event.place.mark] = event
+        gathered.setdefault(prefix(event.ns, _day(event)), {})[event.position.mark] = event
     named: dict[str, bytes] = {}
     for folder, found in gathered.items():
         marks = sorted(found)
@@ -61,14 +61,14 @@ def _told(event: ExpiredEvent) -> Mapping[str, Any]:
 
 
 def _expired(event: ExpiredEvent) -> datetime:
-    return datetime.fromtimestamp(event.place.at, timezone.utc)
+    return datetime.fromtimestamp(event.position.at, timezone.utc)
 
 
 def _line(event: ExpiredEvent) -> str:
     values = event.values
     line = {
         "event_id": f"{values.get('PK')}{values.get('SK')}",
-        "expired_at": start_text(event.place.at),
+        "expired_at": start_text(event.position.at),
         **{name: values[name] for name in sorted(values) if not _NOT_OF_THE_EVENT.fullmatch(name)},
         **_told(event),
     }

@@ -16,10 +16,9 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import run
 from ...stores.dynamodb.deliver import Deliverer
 from .batch import Aggregator, Counts, Perform
-from .checkpoints import is_checkpoint, load_plan, save_plan
 from .log import log
 from .records import moment_of, sequence_of
-from .stream import Shard, Stream, newest_stream_plan
+from .stream import Shard, TableStream, is_checkpoint, load_plan, newest_stream_plan, save_plan
 
 POLL_SECONDS = 1.0
 _BETWEEN_EMPTY_READS = 0.05
@@ -30,7 +29,7 @@ _SAVE_SECONDS = 10.0
 _LONGEST_PAUSE = 30.0
 
 
-class Progress(NamedTuple):
+class AggregatorProgress(NamedTuple):
     """So far. `shards` are open and being read; `behind_seconds` is the age of the last record, 0 at the end."""
 
     counts: Counts
@@ -38,7 +37,7 @@ class Progress(NamedTuple):
     behind_seconds: float
 
 
-Report: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[AggregatorProgress], None]
 
 
 class Follower:
@@ -47,12 +46,12 @@ class Follower:
     def __init__(
         self,
         aggregator: Aggregator,
-        stream: Stream,
+        stream: TableStream,
         deliverer: Deliverer,
         perform: Perform,
         *,
         poll_seconds: float = POLL_SECONDS,
-        report: Report = lambda progress: None,
+        report: OnProgress = lambda progress: None,
     ) -> None:
         self._aggregator = aggregator
         self._stream = stream
@@ -110,7 +109,7 @@ class Follower:
                 trouble = error  # the other shards need not wait for this one
         if time.monotonic() - self._saved >= _SAVE_SECONDS:
             self._save()
-        self._report(Progress(self._counts, len(self._readable()), self._behind(busy)))
+        self._report(AggregatorProgress(self._counts, len(self._readable()), self._behind(busy)))
         if trouble is not None:
             raise trouble
         return busy

@@ -18,10 +18,10 @@ from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.url import MAX_SHARDS, read_url
 from .archive import Archive
 from .batch import Aggregator, Counts
-from .follower import POLL_SECONDS, Follower, Report
-from .splitting import split_plan
-from .stream import Stream
-from .transport import Transport, client
+from .follower import POLL_SECONDS, Follower, OnProgress
+from .hot_buckets import split_plan
+from .stream import TableStream
+from .transport import BotoTransport, client
 from .windows import DEFAULT_RETENTION_DAYS
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Host:
             raise ValidationError(f"archive bucket {archive_bucket!r} cannot be the name of an S3 bucket")
         self.settings = settings
         self.deliverer = Deliverer(settings)
-        self._transport = Transport(settings)
+        self._transport = BotoTransport(settings)
         self._s3 = client(settings, "s3") if archive_bucket else None
         self.perform = self._transport.perform
         self.aggregator = Aggregator(
@@ -89,11 +89,11 @@ def follow(
     max_shards: int | None = None,
     once: bool = False,
     poll_seconds: float = POLL_SECONDS,
-    report: Report = lambda progress: None,
+    report: OnProgress = lambda progress: None,
 ) -> Counts:
     """Aggregate until SIGTERM or SIGINT; `once`: what is there now. `report` hears of each round."""
     with Host(url, archive_bucket=archive_bucket, retention_days=retention_days, max_shards=max_shards) as host:
-        stream = Stream(host.settings)
+        stream = TableStream(host.settings)
         try:
             follower = Follower(
                 host.aggregator, stream, host.deliverer, host.perform, poll_seconds=poll_seconds, report=report

@@ -32,7 +32,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """Where a record is.
 
     `mark` orders all records of an item, also those of a later stream of the table or of one restored from a backup:
@@ -61,7 +61,7 @@ class Writes:
 class BucketChange:
     """An item of buckets was created or changed. `deltas`: millitokens consumed, by limit; none of them is zero."""
 
-    place: Place
+    position: StreamPosition
     pk: str
     ns: str
     entity_id: str
@@ -75,7 +75,7 @@ class BucketChange:
 class ExpiredEvent:
     """An audit event whose time was over."""
 
-    place: Place
+    position: StreamPosition
     ns: str
     values: Mapping[str, Any]
 
@@ -95,7 +95,7 @@ def read_record(record: Any, label: str | None = None) -> BucketChange | Expired
     if kind == "BUCKET" and sk == keys.STATE and event != "REMOVE":
         return _bucket_change(record, body, pk, label)
     if kind == "AUDIT" and not sk.startswith(keys.sk_audited("")) and event == "REMOVE" and _by_expiry(record):
-        return ExpiredEvent(_place(record, body, label), ns, _values(_mapping(body, "OldImage")))
+        return ExpiredEvent(_position(record, body, label), ns, _values(_mapping(body, "OldImage")))
     return None
 
 
@@ -132,7 +132,7 @@ def _bucket_change(record: Any, body: Mapping[str, Any], pk: str, label: str | N
         _number(new, "shard_count") or 1,
         _units(body, bool(old)),
     )
-    return BucketChange(_place(record, body, label), pk, ns, entity_id, resource, shard, _deltas(new, old), writes)
+    return BucketChange(_position(record, body, label), pk, ns, entity_id, resource, shard, _deltas(new, old), writes)
 
 
 def _deltas(new: Item, old: Item) -> dict[str, int]:
@@ -151,7 +151,7 @@ def _units(body: Mapping[str, Any], both_images: bool) -> int:
     return max(1, -(-size // (2048 if both_images else 1024))) if isinstance(size, int) else 1
 
 
-def _place(record: Any, body: Mapping[str, Any], label: str | None) -> Place:
+def _position(record: Any, body: Mapping[str, Any], label: str | None) -> StreamPosition:
     arn = record.get("eventSourceARN")
     if isinstance(arn, str):
         label = arn.rpartition("/stream/")[2]
@@ -159,7 +159,7 @@ def _place(record: Any, body: Mapping[str, Any], label: str | None) -> Place:
         raise Unreadable("eventSourceARN does not name a stream")
     created = re.sub(r"\D", "", label or "")[:_LABEL_DIGITS].ljust(_LABEL_DIGITS, "0")
     sequence = _sequence(body)
-    return Place(f"{created}.{sequence.zfill(_DIGITS)}", sequence, _moment(body))
+    return StreamPosition(f"{created}.{sequence.zfill(_DIGITS)}", sequence, _moment(body))
 
 
 def _sequence(body: Mapping[str, Any]) -> str:

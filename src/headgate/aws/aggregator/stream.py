@@ -1,21 +1,87 @@
-"""The table's stream, read with boto3: its shards, and the records of each from where one left off."""
+"""The table's stream, read with boto3: its shards, their records, and how far each shard has been read.
+
+Only time depends on the saved positions: records that are read twice are counted once (usage_items.py).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ...core.errors import RateLimiterUnavailable, ValidationError
 from ...plan import Plan
+from ...stores.dynamodb import keys
 from ...stores.dynamodb.deliver import THROTTLED, Deliverer
 from ...stores.dynamodb.exchange import Failed, Send
+from ...stores.dynamodb.items import attribute, item_of
 from ...stores.dynamodb.url import DynamoDBSettings
-from .checkpoints import END
 from .log import log
 from .transport import TIMEOUT_SECONDS, client
+
+END = "end"  # instead of a sequence number: the shard is closed and read
+_PK = keys.pk_record(keys.REGISTRY)
+_KEPT_SECONDS = 8 * 86400  # a shard is gone after a day
+
+
+def is_checkpoint(record: Any) -> bool:
+    """A record of the stream about a checkpoint: to note that it was read would make another one."""
+    found = record.get("dynamodb", {}).get("Keys", {}) if isinstance(record, Mapping) else {}
+    return bool(found.get("PK") == {"S": _PK} and found.get("SK", {}).get("S", "").startswith(_sk("")))
+
+
+def load_plan(deliverer: Deliverer, label: str) -> Plan[dict[str, str]]:
+    """Sequence number, or END, by shard."""
+    parameters: dict[str, Any] = {
+        "TableName": deliverer.table,
+        "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
+        "ExpressionAttributeValues": {":pk": attribute(_PK), ":sk": attribute(_sk(label + "/"))},
+        "ConsistentRead": True,
+    }
+    found: dict[str, str] = {}
+    while True:
+        reply = yield from deliverer.one_plan(Send("Query", parameters, repeatable=True))
+        assert not isinstance(reply, Failed)  # a query has no condition
+        for item in reply["Items"]:
+            found[item["SK"]["S"].rpartition("/")[2]] = item["position"]["S"]
+        if "LastEvaluatedKey" not in reply:
+            return found
+        parameters["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+
+
+def save_plan(deliverer: Deliverer, label: str, positions: Mapping[str, str]) -> Plan[None]:
+    now = int(time.time())
+    yield from deliverer.all_plan(
+        [
+            Send(
+                "PutItem",
+                {
+                    "TableName": deliverer.table,
+                    "Item": item_of(
+                        {
+                            "PK": _PK,
+                            "SK": _sk(f"{label}/{shard}"),
+                            "position": position,
+                            "updated_at_ms": now * 1000,
+                            "ttl": now + _KEPT_SECONDS,
+                            "GSI4PK": keys.REGISTRY,
+                            "GSI4SK": _PK,
+                        }
+                    ),
+                },
+                repeatable=True,
+            )
+            for shard, position in positions.items()
+        ]
+    )
+
+
+def _sk(rest: str) -> str:
+    return keys.sk_record(f"aggregator/{rest}")
+
 
 _IMAGES = "NEW_AND_OLD_IMAGES"
 _RECORDS_AT_ONCE = 1000
@@ -26,7 +92,7 @@ _GONE = {"ResourceNotFound"}
 _PASSES = THROTTLED | {"InternalServerError", "InternalFailure", "ServiceUnavailable"}
 
 
-class Refused(Exception):
+class ShardReadError(Exception):
     """What DynamoDB Streams said of an iterator or a shard."""
 
     def __init__(self, code: str) -> None:
@@ -79,7 +145,7 @@ def newest_stream_plan(deliverer: Deliverer) -> Plan[str]:
     return str(arn)
 
 
-class Stream:
+class TableStream:
     """A stream, by its ARN."""
 
     def __init__(self, settings: DynamoDBSettings) -> None:
@@ -117,7 +183,7 @@ class Stream:
             try:
                 shard.iterator = shard.iterator or self._iterator(shard)
                 reply = self._ask(self._client.get_records, ShardIterator=shard.iterator, Limit=_RECORDS_AT_ONCE)
-            except Refused as refused:
+            except ShardReadError as refused:
                 shard.iterator = None
                 if refused.code in _GONE:
                     shard.following = None
@@ -150,7 +216,7 @@ class Stream:
             failed = driver.failed(error)
             of_a_shard = not parameters.keys().isdisjoint(("ShardId", "ShardIterator"))
             if of_a_shard and failed.code in _EXPIRED | _TRIMMED | _GONE:
-                raise Refused(failed.code) from None
+                raise ShardReadError(failed.code) from None
             if failed.code in _PASSES:
                 raise RateLimiterUnavailable(f"DynamoDB Streams: {failed.code}: {failed.message}") from error
             table = f"the stream of table {self._settings.table!r} in {self._settings.where}"

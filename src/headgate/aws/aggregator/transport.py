@@ -30,7 +30,7 @@ def client(settings: DynamoDBSettings, service: str, *, attempts: int = 5) -> An
         raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
 
 
-class Transport:
+class BotoTransport:
     def __init__(self, settings: DynamoDBSettings) -> None:
         self._client = client(settings, "dynamodb", attempts=1)
         self._threads = ThreadPoolExecutor(_THREADS, "headgate-aws")

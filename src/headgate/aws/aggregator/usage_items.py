@@ -55,7 +55,7 @@ class UsageWrite:
     def after(self, item: Item | None) -> UsageWrite:
         """What of it is not in the item yet."""
         marks = {int(name[len(_MARK) :]): value["S"] for name, value in (item or {}).items() if name.startswith(_MARK)}
-        rest = [change for change in self.changes if change.place.mark > marks.get(change.shard, "")]
+        rest = [change for change in self.changes if change.position.mark > marks.get(change.shard, "")]
         return UsageWrite(self.key, rest, marks)
 
     def send(self, table: str, retention_days: int) -> Send:
@@ -76,8 +76,8 @@ class UsageWrite:
         first: dict[str, str] = {}
         for change in self.changes:
             mark = f"{_MARK}{change.shard}"
-            first.setdefault(mark, change.place.mark)
-            put[mark] = change.place.mark
+            first.setdefault(mark, change.position.mark)
+            put[mark] = change.position.mark
             for limit, delta in change.deltas.items():
                 add[USED + limit] = add.get(USED + limit, 0) + delta
         terms = _Terms()
@@ -133,10 +133,10 @@ def usage_writes(changes: Iterable[BucketChange]) -> list[UsageWrite]:
         if not change.deltas:
             continue
         for window in WINDOWS:
-            start = window_start(window, change.place.at)
+            start = window_start(window, change.position.at)
             key = UsageKey(change.ns, change.entity_id, change.resource, window, start)
             part = gathered.setdefault((key, change.shard // _SHARDS_AT_ONCE), {})
-            part[change.shard, change.place.mark] = change
+            part[change.shard, change.position.mark] = change
     return [UsageWrite(key, [part[place] for place in sorted(part)]) for (key, _), part in gathered.items()]
 
 

@@ -15,12 +15,6 @@ _LAST_MOMENT = 253_370_764_799  # of the year 9998: the window after it can stil
 _AT_LEAST_DAYS = {"hour": 0, "day": 400, "month": 5 * 366}
 
 
-def check_window(window: str) -> str:
-    if window not in WINDOWS:
-        raise ValidationError(f"window {window!r} is none: use one of {', '.join(WINDOWS)}")
-    return window
-
-
 def check_retention_days(days: int) -> int:
     # A record of the stream may come again for a day: what it was counted in has to be there that long.
     if not isinstance(days, int) or not _FEWEST_DAYS <= days <= _MOST_DAYS:
@@ -43,20 +37,8 @@ def next_start(window: str, start: int) -> int:
     return start + (_HOUR if window == "hour" else _DAY)
 
 
-def count_windows(window: str, start: int, end: int) -> int:
-    """How many windows there are from the one that `start` is in to the last that begins before `end`."""
-    count, at = 0, window_start(window, start)
-    while at < end:
-        count, at = count + 1, next_start(window, at)
-    return count
-
-
 def start_text(start: int) -> str:
     return datetime.fromtimestamp(start, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def read_start(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
 
 
 def is_moment(at: int) -> bool:

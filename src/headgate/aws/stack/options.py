@@ -179,7 +179,7 @@ class StackOptions:
             if value is not None:
                 parameter.check(option, value)
         if self.alarm_topic_arn and self.alarm_email:
-            raise ValidationError("alarm_topic_arn and alarm_email are both given: alarms are told to one of them")
+            raise ValidationError("pass alarm_topic_arn or alarm_email, not both")
 
     def given(self) -> dict[str, str]:
         """Parameters of the template that were chosen, by name."""

@@ -11,16 +11,13 @@ from urllib.parse import urlencode
 
 from ...core.errors import ValidationError
 from ...stores.dynamodb.namespaces import RegisteredNamespace
-from .archive import remove_bucket
 from .clients import Aws
-from .code import CodeBucket
+from .cloudformation import CloudFormationStack, OnEvent, outputs_of, parameters_of
 from .errors import StackError, StackFailed, StackNotFound
-from .events import OnEvent
-from .formation import Formation, outputs_of, parameters_of
 from .options import StackOptions, check_together
-from .registry import Registry
+from .s3 import CodeBucket, remove_bucket
 from .status import StackStatus, read_status
-from .table import is_protected, settle_table
+from .table import Registry, is_protected, settle_table
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{2,47}")
 
@@ -41,7 +38,7 @@ class Deployed:
 
 
 @dataclass(frozen=True)
-class Deleted:
+class DeletedStack:
     """`kept_bucket`: the archive, which outlives its stack."""
 
     name: str
@@ -75,7 +72,7 @@ class Stack:
         self.name = name
         self._profile = profile
         self._aws = Aws(region, profile, endpoint_url, keys)
-        self._formation = Formation(self._aws, name)
+        self._formation = CloudFormationStack(self._aws, name)
 
     def __enter__(self) -> Stack:
         return self
@@ -116,21 +113,27 @@ class Stack:
         """
         options = options or StackOptions()
         if namespace is not None and options.namespace_id is not None:
-            raise ValidationError("namespace and namespace_id are both given: the one has the other")
+            raise ValidationError("pass namespace or namespace_id, not both")
         stack = self._formation.cleared(on_event)
-        values = parameters_of(stack) | options.given()
-        if namespace is not None:
-            # In a new stack there is no table yet to register it in.
-            values["NamespaceId"] = self._register(namespace).id if namespace and stack else ""
+        values = self._values(stack, options, namespace)
         bucket = CodeBucket(self._aws, self.name, code_bucket or values["CodeBucket"])
-        if functions is None:
-            functions = stack is None or values["CodeKey"] != ""
-        values |= bucket.parameters(upload=functions)
+        values |= bucket.parameters(upload=_has_functions(stack, values) if functions is None else functions)
         check_together(values)
         action = self._bring(stack, values, tags, bucket, on_event)
         registered = self._settle(namespace, values)
         if namespace and registered and stack is None:
             self._formation.bring(self._existing(), values | {"NamespaceId": registered.id}, tags, on_event)
+        return self._deployed(action, registered)
+
+    def _values(self, stack: Mapping[str, Any] | None, options: StackOptions, namespace: str | None) -> dict[str, str]:
+        """The parameters that the stack will have."""
+        values = parameters_of(stack) | options.given()
+        if namespace is not None:
+            # In a new stack there is no table yet to register it in.
+            values["NamespaceId"] = self._register(namespace).id if namespace and stack else ""
+        return values
+
+    def _deployed(self, action: str, registered: RegisteredNamespace | None) -> Deployed:
         name, namespace_id = (None, None) if registered is None else (registered.name, registered.id)
         return Deployed(self.name, action, self.url, name, namespace_id, self.outputs())
 
@@ -145,7 +148,7 @@ class Stack:
     def outputs(self) -> dict[str, str]:
         return outputs_of(self._existing())
 
-    def delete(self, *, delete_archive: bool = False, on_event: OnEvent = lambda event: None) -> Deleted:
+    def delete(self, *, delete_archive: bool = False, on_event: OnEvent = lambda event: None) -> DeletedStack:
         """Delete it with its table. The archive of audit events stays, unless that is to go too."""
         stack = self._existing()
         if is_protected(self._aws, self.name):
@@ -160,7 +163,7 @@ class Stack:
             CodeBucket(self._aws, self.name, before["CodeBucket"]).clean_up()
         if archive and delete_archive:
             remove_bucket(self._aws, archive)
-        return Deleted(self.name, None if delete_archive else archive, archive if delete_archive else None)
+        return DeletedStack(self.name, None if delete_archive else archive, archive if delete_archive else None)
 
     def _existing(self) -> dict[str, Any]:
         stack = self._formation.described()
@@ -196,3 +199,8 @@ class Stack:
         """What is not CloudFormation's to do, or not done by every engine that has it."""
         settle_table(self._aws, self.name, backups=values["PointInTimeRecovery"] == "true")
         return self._register(namespace or "default") if namespace or not values["NamespaceId"] else None
+
+
+def _has_functions(stack: Mapping[str, Any] | None, values: Mapping[str, str]) -> bool:
+    """Unless said otherwise: a new stack does, and one that exists stays as it is."""
+    return stack is None or values["CodeKey"] != ""

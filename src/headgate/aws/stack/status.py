@@ -11,8 +11,7 @@ from typing import Any
 from ...core.errors import HeadgateError
 from ...stores.dynamodb.table import SCHEMA
 from .clients import Aws, code_of, translated
-from .registry import Registry
-from .table import describe, expires, is_backed_up
+from .table import Registry, describe, expires, is_backed_up
 from .template import alarms as alarm_parts
 from .template.functions import AGGREGATOR, RECONCILER
 from .template.storage import DEAD_LETTERS

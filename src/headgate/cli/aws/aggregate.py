@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from ...aws.aggregator import Counts, Progress, follow
+from ...aws.aggregator import AggregatorProgress, Counts, follow
 from ...aws.aggregator.windows import DEFAULT_RETENTION_DAYS
 from ..command import Command
 from ..output import answer, answer_json, duration, number
-from .place import Place, place_options
+from .target import StackTarget, target_options
 
 
 @click.command(
@@ -29,9 +29,9 @@ from .place import Place, place_options
     help="How long usage by the hour is kept.",
 )
 @click.option("--max-shards", metavar="N", type=int, help="How many items a hot bucket may be spread over, at most.")
-@place_options
+@target_options
 def aggregate(
-    place: Place, once: bool, archive_bucket: str | None, usage_retention_days: int, max_shards: int | None
+    target: StackTarget, once: bool, archive_bucket: str | None, usage_retention_days: int, max_shards: int | None
 ) -> None:
     """Do here what the aggregator of a stack does, for a table whose stack has no functions, or that has no stack.
 
@@ -39,7 +39,7 @@ def aggregate(
     until it gets SIGTERM or Ctrl-C, and goes on where it was when it is started again. Twice is no harm: nothing is
     counted twice.
     """
-    with place.stack() as stack:
+    with target.stack() as stack:
         url = stack.url
     counts = follow(
         url,
@@ -47,9 +47,9 @@ def aggregate(
         retention_days=usage_retention_days,
         max_shards=max_shards,
         once=once,
-        report=_Shown(place.as_json),
+        report=_Shown(target.as_json),
     )
-    if place.as_json:
+    if target.as_json:
         answer_json(counts.as_dict())
     else:
         answer(_said(counts))
@@ -61,7 +61,7 @@ class _Shown:
     def __init__(self, as_json: bool) -> None:
         self._quiet = as_json or not sys.stderr.isatty()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: AggregatorProgress) -> None:
         if not self._quiet:
             late = f", {duration(progress.behind_seconds)} behind" if progress.behind_seconds >= 1 else ""
             click.echo(f"\r\x1b[K{_said(progress.counts)}, {progress.shards} shards{late} ", nl=False, err=True)

@@ -1,19 +1,23 @@
-"""`headgate aws deploy` and `update`."""
+"""`headgate aws deploy`, `update` and `delete`; `template` and `export-lambda`, to deploy with other tools."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from ...aws.stack import Deployed, StackOptions
+from ...aws import stack
+from ...aws.stack import Deployed, StackOptions, StackStatus
 from ...aws.stack.options import Parameter, parameters
 from ..command import Command
-from ..output import Table, answer, answer_json
+from ..errors import REFUSED
+from ..options import json_option
+from ..output import Table, answer, answer_json, number
 from ..values import read_pairs
-from .place import Place, place_options
 from .progress import goes_on, progress
+from .target import StackTarget, confirmed, target_options
 
 # Given by --namespace, which is the name of it.
 _NOT_HERE = ("namespace_id",)
@@ -69,15 +73,15 @@ def _option(option: str, parameter: Parameter) -> Callable[[Any], Any]:
     ],
 )
 @stack_options
-@place_options
-def deploy(place: Place, **given: Any) -> None:
+@target_options
+def deploy(target: StackTarget, **given: Any) -> None:
     """Make the stack, or bring the one there is up to date.
 
     The stack is the table with its stream, the aggregator and the reconciler, alarms, an archive for audit events, and
     policies for programs, administrators and readers. What is not said stays as it is, and is the default in a new
     stack. Asked twice for the same, the second time changes nothing. If the first deploy fails, nothing is left of it.
     """
-    _bring(place, "deploy", **given)
+    _bring(target, "deploy", **given)
 
 
 @click.command(
@@ -90,17 +94,17 @@ def deploy(place: Place, **given: Any) -> None:
     ],
 )
 @stack_options
-@place_options
-def update(place: Place, **given: Any) -> None:
+@target_options
+def update(target: StackTarget, **given: Any) -> None:
     """Bring a stack that is there up to date: to this headgate's template and code, and to what is said.
 
     What is not said stays as it is. While it is changed, tokens are taken as ever; if the change fails, it is undone.
     """
-    _bring(place, "update", **given)
+    _bring(target, "update", **given)
 
 
 def _bring(
-    place: Place,
+    target: StackTarget,
     how: str,
     *,
     namespace: str | None,
@@ -111,11 +115,11 @@ def _bring(
 ) -> None:
     chosen = StackOptions(**options)
     tags = read_pairs(tag, "KEY=VALUE, like team=platform") if tag else None
-    with place.stack() as stack, goes_on(place.name), progress(place.as_json) as on_event:
+    with target.stack() as stack, goes_on(target.name), progress(target.as_json) as on_event:
         done: Deployed = getattr(stack, how)(
             chosen, namespace=namespace, functions=functions, tags=tags, code_bucket=code_bucket, on_event=on_event
         )
-    if place.as_json:
+    if target.as_json:
         answer_json(done.as_dict())
     else:
         answer(f"{done.action}: {done.name}", _table(done))
@@ -132,3 +136,83 @@ def _table(done: Deployed) -> Table:
         ["archive", outputs.get("ArchiveBucketName", "")],
     ]
     return Table(["", ""], [row for row in rows if row[1]])
+
+
+@click.command(
+    cls=Command,
+    short_help="Delete the stack with its table.",
+    examples=["headgate aws delete", "headgate aws delete --name limits --yes --delete-archive"],
+)
+@click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal to ask on.")
+@click.option("--delete-archive", is_flag=True, help="Delete the archive of audit events too, with all that is in it.")
+@target_options
+def delete(target: StackTarget, yes: bool, delete_archive: bool) -> int | None:
+    """Delete the stack with its table: all limits, entities, buckets and usage.
+
+    It says what will be lost, and asks for the name of the stack. The archive of audit events stays, unless that is to
+    go too. A table that is protected has to be freed first: `headgate aws update --no-deletion-protection`.
+    """
+    with target.stack() as stack:
+        if not (yes or confirmed(target.name, "stack", lambda: _losses(stack.status(), delete_archive))):
+            answer("nothing was deleted")
+            return REFUSED
+        with goes_on(target.name), progress(target.as_json) as on_event:
+            done = stack.delete(delete_archive=delete_archive, on_event=on_event)
+    if target.as_json:
+        answer_json(done.as_dict())
+        return None
+    answer(f"deleted: {done.name}")
+    if done.kept_bucket:
+        answer(f"kept: the archive, bucket {done.kept_bucket}")
+    return None
+
+
+def _losses(found: StackStatus, delete_archive: bool) -> list[str]:
+    lines = [f"This deletes the stack {found.name}."]
+    if found.table is not None:
+        of = f" of {len(found.table.namespaces)} namespaces" if len(found.table.namespaces) > 1 else ""
+        lines.append(f"  lost: table {found.name} with about {number(found.table.items)} items{of}")
+        if found.table.backups:
+            lines.append("  left: DynamoDB keeps a last backup of the table for 35 days")
+    bucket = found.outputs.get("ArchiveBucketName")
+    if bucket:
+        lines.append(f"  {'lost' if delete_archive else 'left'}: the archive, bucket {bucket}")
+    return lines
+
+
+@click.command(
+    cls=Command,
+    short_help="Print the CloudFormation template.",
+    examples=["headgate aws template > headgate.yaml", "headgate aws template --json"],
+)
+@json_option
+def template(as_json: bool) -> None:
+    """Print the CloudFormation template, as YAML, or as JSON with --json."""
+    made = stack.template()
+    click.echo(json.dumps(made, indent=2) if as_json else stack.to_yaml(made).rstrip())
+
+
+@click.command(
+    "export-lambda",
+    cls=Command,
+    short_help="Write the functions' code to a file.",
+    examples=["headgate aws export-lambda --output headgate.zip"],
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    default="headgate.zip",
+    show_default=True,
+    help="The file; one that is there is replaced.",
+)
+@json_option
+def export_lambda(output: str, as_json: bool) -> None:
+    """Write the code of the functions to a file, ready for Lambda.
+
+    It has of headgate what the functions need, and is the same, byte for byte, each time. boto3 is there already.
+    """
+    package = stack.export_lambda(output)
+    if as_json:
+        answer_json({"output": output, "bytes": len(package.data), "digest": package.digest, "files": [*package.names]})
+    else:
+        answer(f"written: {output}, {number(len(package.data))} bytes, {len(package.names)} files")

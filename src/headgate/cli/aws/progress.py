@@ -17,10 +17,10 @@ _DONE = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted", "IMPORT"
 _DOING = {"CREATE": "creating", "UPDATE": "updating", "DELETE": "deleting", "IMPORT": "importing"}
 
 
-def progress(as_json: bool) -> Progress:
+def progress(as_json: bool) -> StackProgress:
     """Use it as a context, and as `on_event`."""
     if as_json:
-        return Progress()
+        return StackProgress()
     if sys.stderr.isatty():
         from .live import LiveProgress  # rich is slow to import
 
@@ -38,10 +38,10 @@ def goes_on(name: str) -> Iterator[None]:
         raise
 
 
-class Progress:
+class StackProgress:
     """Says nothing."""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> StackProgress:
         return self
 
     def __exit__(
@@ -71,7 +71,7 @@ class Steps:
         return time.monotonic() - began
 
 
-class LineProgress(Progress):
+class LineProgress(StackProgress):
     def __init__(self) -> None:
         self._steps = Steps()
 

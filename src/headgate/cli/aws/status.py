@@ -9,7 +9,7 @@ from ...aws.stack.status import FunctionStatus, TableStatus
 from ..command import Command
 from ..errors import REFUSED
 from ..output import Table, answer, answer_json, number
-from .place import Place, place_options
+from .target import StackTarget, target_options
 
 _NAMESPACES = 5
 
@@ -19,15 +19,15 @@ _NAMESPACES = 5
     short_help="Show how the stack is doing.",
     examples=["headgate aws status", "headgate aws status --name limits --json"],
 )
-@place_options
-def status(place: Place) -> int | None:
+@target_options
+def status(target: StackTarget) -> int | None:
     """Show how the stack is doing: its table, its functions, what they failed at, and the alarms.
 
     The exit code is 1 if something is wrong with it.
     """
-    with place.stack() as stack:
+    with target.stack() as stack:
         found = stack.status()
-    if place.as_json:
+    if target.as_json:
         answer_json(found.as_dict())
     else:
         answer(_headline(found), Table(["", ""], [row for row in _rows(found) if row[1]]))

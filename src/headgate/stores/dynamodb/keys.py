@@ -190,9 +190,3 @@ def parse_bucket_pk(pk: str) -> tuple[str, str, str, int]:
         raise ValueError(f"{pk!r} is not the key of a bucket")
     entity_id, resource, shard = rest.split("#")
     return ns, entity_id, resource, int(shard)
-
-
-def parse_usage_sk(sk: str) -> tuple[str, str, str]:
-    """Resource, window and start of a usage item."""
-    _, _, resource, window, start = sk.split("#")
-    return resource, window, start

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from .... import __version__
 from ..options import parameters
 from . import alarms, functions, policies, storage
-from .text import to_yaml
 from .words import HAS_ARCHIVE, HAS_FUNCTIONS, att, conditions, ref
 
 __all__ = ["template", "to_yaml"]
@@ -65,3 +67,35 @@ def _outputs() -> dict[str, Any]:
         "ReconcilerArn": output("The reconciler.", att(functions.RECONCILER, "Arn"), HAS_FUNCTIONS),
         "DeadLetterQueueUrl": output("What the aggregator gave up on.", ref(storage.DEAD_LETTERS), HAS_FUNCTIONS),
     }
+
+
+# As YAML. Text that could be read as something else is quoted, as JSON quotes it.
+
+_WORD = r"(?:[A-Za-z0-9/_.()+*,;'-]|:(?=[^ ]))+"
+_PLAIN = re.compile(rf"(?=[A-Za-z/]){_WORD}(?: {_WORD})*(?<!:)")
+_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+
+
+def to_yaml(value: Any) -> str:
+    return "\n".join(_lines(value)) + "\n"
+
+
+def _lines(value: Any) -> Iterator[str]:
+    entries = value.items() if isinstance(value, dict) else ((None, each) for each in value)
+    for name, each in entries:
+        mark = "-" if name is None else f"{_scalar(name)}:"
+        if not isinstance(each, dict | list) or not each:
+            yield f"{mark} {_scalar(each)}"
+        elif name is None:
+            first, *more = _lines(each)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in more)
+        else:
+            yield mark
+            yield from (f"  {line}" for line in _lines(each))
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)

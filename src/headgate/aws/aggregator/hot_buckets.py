@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
+from ...plan import Plan
 from ...stores.dynamodb import keys
+from ...stores.dynamodb.cache import Cache
+from ...stores.dynamodb.deliver import Deliverer
+from ...stores.dynamodb.exchange import Failed, Send
+from ...stores.dynamodb.places import ItemPlace
+from ...stores.dynamodb.rows import read_row
+from ...stores.dynamodb.shards import Shards
+from ...stores.dynamodb.usage import UsageCounters
 from .records import BucketChange
 
 HOT_UNITS_PER_SECOND = 800
@@ -32,7 +40,7 @@ class _Second(NamedTuple):
     at_ms: int
 
 
-class Pressure:
+class HotBuckets:
     """It remembers where the second began, from batch to batch: with nothing remembered it only notices later."""
 
     def __init__(self) -> None:
@@ -41,16 +49,16 @@ class Pressure:
     def is_hot(self, change: BucketChange) -> bool:
         writes = change.writes
         began = self._seconds.get(change.pk)
-        if began is None or began.at != change.place.at or writes.after < began.writes:
+        if began is None or began.at != change.position.at or writes.after < began.writes:
             if len(self._seconds) >= _REMEMBERED:
                 self._seconds.clear()
-            began = self._seconds[change.pk] = _Second(change.place.at, writes.before, writes.before_ms)
+            began = self._seconds[change.pk] = _Second(change.position.at, writes.before, writes.before_ms)
         # The stream's time may be as coarse as a minute. The writers' clocks, which differ, are asked only for that.
         seconds = max(1.0, (writes.after_ms - began.at_ms) / 1000)
         return (writes.after - began.writes) * writes.units >= HOT_UNITS_PER_SECOND * seconds
 
 
-def wanted_splits(changes: Iterable[BucketChange], pressure: Pressure) -> list[Split]:
+def wanted_splits(changes: Iterable[BucketChange], pressure: HotBuckets) -> list[Split]:
     """What to split, each once, in this order. Shard 0 is the first to be split, and when it was the others follow."""
     wanted: dict[Split, None] = {}
     for change in changes:
@@ -67,3 +75,15 @@ def wanted_splits(changes: Iterable[BucketChange], pressure: Pressure) -> list[S
 
 def _split(change: BucketChange, shard: int, shards: int) -> Split:
     return Split(keys.pk_bucket(change.ns, change.entity_id, change.resource, shard), shards)
+
+
+def split_plan(deliverer: Deliverer, split: Split) -> Plan[bool]:
+    """Whether it is split now. The stream tells of the past: who has more shards by now has been relieved."""
+    place = ItemPlace(*keys.parse_bucket_pk(split.pk))
+    read = {"TableName": deliverer.table, "Key": place.key, "ConsistentRead": True}
+    reply = yield from deliverer.one_plan(Send("GetItem", read, repeatable=True))
+    assert not isinstance(reply, Failed)
+    if "Item" not in reply or read_row(reply["Item"]).shard_count != split.shards:
+        return False
+    shards = Shards(deliverer, Cache(), UsageCounters(deliverer))
+    return (yield from shards.split_plan(place, expected=split.shards)) > split.shards

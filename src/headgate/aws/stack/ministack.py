@@ -12,8 +12,8 @@ from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 
-from ....core.errors import ValidationError
-from ..errors import StackError
+from ...core.errors import ValidationError
+from .errors import StackError
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0

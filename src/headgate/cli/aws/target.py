@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -11,6 +12,7 @@ import click
 
 from ...aws.stack import Stack
 from ..options import json_option
+from ..output import printable
 
 _OPTIONS = (
     click.option(
@@ -31,7 +33,7 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class StackTarget:
     """A stack that may or may not be there, and how the command answers."""
 
     name: str
@@ -44,8 +46,8 @@ class Place:
         return Stack(self.name, region=self.region, profile=self.profile, endpoint_url=self.endpoint_url)
 
 
-def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options and pass them on as one Place."""
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options and pass them on as one StackTarget."""
 
     @wraps(function)
     def command(
@@ -57,8 +59,17 @@ def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
         as_json: bool,
         **kwargs: Any,
     ) -> Any:
-        return function(Place(name, region, profile, endpoint_url, as_json), *args, **kwargs)
+        return function(StackTarget(name, region, profile, endpoint_url, as_json), *args, **kwargs)
 
     for option in reversed((*_OPTIONS, json_option)):
         command = option(command)
     return command
+
+
+def confirmed(name: str, kind: str, losses: Callable[[], Sequence[str]]) -> bool:
+    """Show what will be lost, and ask for the name of the stack or table."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask on: give --yes to go on without being asked")
+    for line in losses():
+        click.echo(printable(line), err=True)
+    return bool(click.prompt(f"Type the name of the {kind} to go on", default="", show_default=False, err=True) == name)

@@ -1,9 +1,9 @@
-"""Where CloudFormation gets the functions' code from: a bucket, since a template holds 4 KB of it.
+"""The S3 buckets of a stack: the functions' code, and the archive of audit events.
 
-Were it put into the functions afterwards, there would be a moment in which the stream is read by something else, and
-a rollback would bring that back. So CloudFormation knows the code: it is in a private bucket, one for an account and
-region, under the stack's name and a digest of its contents. The same code is never uploaded twice, and other code is
-another key, so that CloudFormation notices.
+A template holds only 4 KB of code. If the code were put into the functions afterwards, the stream would be read by
+something else for a moment, and a rollback would bring that back. So CloudFormation gets the code from a private
+bucket, one for an account and region, under the stack's name and a digest of its contents. The same code is never
+uploaded twice. Other code has another key, so CloudFormation notices the change.
 """
 
 from __future__ import annotations
@@ -105,3 +105,18 @@ class CodeBucket:
             ContentType="application/zip",
             ExpectedBucketOwner=self._account,
         )
+
+
+def remove_bucket(aws: Aws, name: str) -> None:
+    """With everything in it."""
+    s3 = aws.client("s3")
+    with translated():
+        try:
+            for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
+                keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
+                if keys:
+                    s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True})
+            s3.delete_bucket(Bucket=name)
+        except s3.exceptions.ClientError as error:
+            if code_of(error) != "NoSuchBucket":
+                raise

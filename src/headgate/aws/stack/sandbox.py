@@ -1,4 +1,4 @@
-"""Up, down, and how it is doing."""
+"""The whole stack on this machine: ministack emulates AWS, the functions really run, and nothing leaves the machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import ValidationError
-from ..errors import StackError
-from ..events import OnEvent
-from ..options import StackOptions
-from ..stack import Stack
-from . import process
+from ...core.errors import ValidationError
+from . import ministack
+from .cloudformation import OnEvent
+from .errors import StackError
+from .options import StackOptions
+from .stack import Stack
 
 KEYS = ("test", "test")
 
@@ -44,7 +44,7 @@ class SandboxStatus:
         """Of the store."""
         if not self.running:
             return None
-        return f"dynamodb://{self.name}?region={process.REGION}&endpoint_url={self.endpoint_url}"
+        return f"dynamodb://{self.name}?region={ministack.REGION}&endpoint_url={self.endpoint_url}"
 
     @property
     def log(self) -> str:
@@ -60,7 +60,7 @@ class SandboxStatus:
             "HEADGATE_URL": self.url,
             "AWS_ACCESS_KEY_ID": access_key,
             "AWS_SECRET_ACCESS_KEY": secret,
-            "AWS_DEFAULT_REGION": process.REGION,
+            "AWS_DEFAULT_REGION": ministack.REGION,
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,8 +117,8 @@ class Sandbox:
         except (OSError, ValueError, KeyError, TypeError):
             return SandboxStatus("stopped", str(self.folder))
         state = "died"
-        if process.born(pid) == born:
-            state = "running" if process.answers(port) else "hung"
+        if ministack.born(pid) == born:
+            state = "running" if ministack.answers(port) else "hung"
         return SandboxStatus(state, str(self.folder), port, pid, name)
 
     def stack(self, status: SandboxStatus | None = None) -> Stack:
@@ -126,22 +126,22 @@ class Sandbox:
         status = status or self.status()
         if not status.running or status.name is None:
             raise StackError(f"the sandbox is {status.state}: start it with `headgate aws sandbox up`")
-        return Stack(status.name, region=process.REGION, endpoint_url=status.endpoint_url, keys=KEYS)
+        return Stack(status.name, region=ministack.REGION, endpoint_url=status.endpoint_url, keys=KEYS)
 
     def _deploy(self, found: SandboxStatus, options: StackOptions | None, on_event: OnEvent) -> None:
         with self.stack(found) as stack:
             stack.deploy(options or StackOptions(batch_window_seconds=0), on_event=on_event)
 
     def _start(self, name: str, port: int | None) -> SandboxStatus:
-        chosen = process.free_port(port)
-        pid = process.launch(self.folder, chosen)
-        self._state.write_text(json.dumps({"pid": pid, "port": chosen, "name": name, "born": process.born(pid)}))
-        process.wait_until_ready(self.folder, chosen, pid)
+        chosen = ministack.free_port(port)
+        pid = ministack.launch(self.folder, chosen)
+        self._state.write_text(json.dumps({"pid": pid, "port": chosen, "name": name, "born": ministack.born(pid)}))
+        ministack.wait_until_ready(self.folder, chosen, pid)
         return self.status()
 
     def _end(self, found: SandboxStatus) -> None:
         if found.pid is not None and found.state in ("running", "hung"):
-            process.end(found.pid)
+            ministack.end(found.pid)
         self._state.unlink(missing_ok=True)
 
     def _make_folder(self) -> None:
