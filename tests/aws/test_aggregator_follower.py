@@ -156,7 +156,7 @@ def test_a_table_without_a_stream(play: Play) -> None:
     key = [{"AttributeName": "PK", "KeyType": "HASH"}]
     kinds = [{"AttributeName": "PK", "AttributeType": "S"}]
     play.client.create_table(TableName=name, KeySchema=key, AttributeDefinitions=kinds, BillingMode="PAY_PER_REQUEST")
-    with pytest.raises(ValidationError, match="needs a stream of NEW_AND_OLD_IMAGES, and has none: call "):
+    with pytest.raises(ValidationError, match="needs a stream of NEW_AND_OLD_IMAGES, but has none: call "):
         follow(play.engine.url(name), once=True)
     play.client.update_table(TableName=name, StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"})
     with pytest.raises(ValidationError, match="KEYS_ONLY: disable it"):

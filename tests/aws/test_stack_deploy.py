@@ -116,13 +116,13 @@ def test_a_deploy_that_fails_says_what_failed_first_and_leaves_nothing(
         here.stack.deploy(on_event=here.events.append)
     assert failed.value.resource == "Broken (AWS::CloudWatch::Alarm)"
     assert "metric math" in failed.value.reason
-    assert "could not be created, and nothing is left of it: Broken" in str(failed.value)
+    assert "could not be created, and was removed: Broken" in str(failed.value)
     assert here.ended()["Broken"] == "CREATE_FAILED"
     assert here.buckets() == before
     monkeypatch.undo()
     assert here.stack.deploy(functions=False).action == "created"
     monkeypatch.setattr(cloudformation, "template", _broken)
-    with pytest.raises(StackFailed, match="could not be updated, and is as it was: Broken"):
+    with pytest.raises(StackFailed, match="could not be updated, and is as before: Broken"):
         here.stack.update()
     monkeypatch.undo()
     assert here.stack.update().action == "unchanged"

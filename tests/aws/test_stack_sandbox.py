@@ -50,7 +50,7 @@ def test_up_and_down(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
         assert stack.status().problems == []
     again = box.up()
     assert (again.pid, again.port) == (found.pid, found.port)
-    with pytest.raises(ValidationError, match=f"table 'headgate' on port {found.port}: end it first"):
+    with pytest.raises(ValidationError, match=f"table 'headgate' on port {found.port}: stop it first"):
         box.up("other")
     if sys.platform == "linux":
         assert b"hunter2" not in Path(f"/proc/{found.pid}/environ").read_bytes()
@@ -133,7 +133,7 @@ def test_a_deploy_that_fails_leaves_nothing_running(box: Sandbox) -> None:
 def test_what_is_in_the_folder_already_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("finished")
     box = Sandbox(tmp_path)
-    with pytest.raises(ValidationError, match="has other things in it: give an empty one"):
+    with pytest.raises(ValidationError, match="has other files in it: use an empty one"):
         box.up()
     assert box.down() is False
     assert (tmp_path / "thesis.txt").read_text() == "finished"

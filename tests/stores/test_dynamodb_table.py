@@ -185,13 +185,13 @@ def test_another_attribute_for_the_time_to_live_is_told(driven: Driven) -> None:
     create(driven, StreamSpecification=STREAM)
     other = {"AttributeName": "expires", "Enabled": True}
     driven.client.update_time_to_live(TableName=driven.table, TimeToLiveSpecification=other)
-    with pytest.raises(ValidationError, match="expire by 'expires', and must by 'ttl'"):
+    with pytest.raises(ValidationError, match="expire by 'expires' and must expire by 'ttl'"):
         set_up(driven)
 
 
 def test_another_stream_is_told(driven: Driven) -> None:
     create(driven, StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"})
-    with pytest.raises(ValidationError, match="KEYS_ONLY, and usage needs NEW_AND_OLD_IMAGES"):
+    with pytest.raises(ValidationError, match="KEYS_ONLY, but usage needs NEW_AND_OLD_IMAGES"):
         set_up(driven)
 
 

@@ -29,7 +29,7 @@ WRONG = [
     ("dynamodb://table?region=", "the option 'region' is empty"),
     ("dynamodb://table?profile=", "the option 'profile' is empty"),
     ("dynamodb://table?region=eu-west-1&region=eu-west-2", "an option is given twice"),
-    ("dynamodb://table?region=Frankfurt", "region 'Frankfurt' is none: write it like eu-west-1"),
+    ("dynamodb://table?region=Frankfurt", "region 'Frankfurt' is not allowed: write it like eu-west-1"),
     ("dynamodb://table?region=eu_west_1", "region 'eu_west_1' is none"),
     ("dynamodb://table?region=eu-west-1/x", "region 'eu-west-1/x' is none"),
     ("dynamodb://table?endpoint_url=127.0.0.1:8000", "'127.0.0.1:8000' must be like http://127.0.0.1:8000"),

@@ -23,7 +23,7 @@ from headgate.stores.dynamodb import places
 from headgate.stores.dynamodb.exchange import Send
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.url import read_url
-from headgate.stores.dynamodb.usage import UsageCounters, UsageReader
+from headgate.stores.dynamodb.usage import HourlyUsage, UsageCounters
 from headgate.testing.servers.dynamodb import Engine
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.custom("t_2.x", 1000, 7, 13)
@@ -281,7 +281,7 @@ def test_who_may_not_put_away_decides_all_the_same(
     for _ in range(3):
         assert store.settle([request(RPM, 1, TAKE, f"{namespace}/e#r")], now_ms)[0].allowed
     assert len(tried) == 1, "once an hour"
-    assert "could not be put away" in caplog.text
+    assert "could not be moved" in caplog.text
     assert sum(used(store, now_ms=now_ms, namespace=namespace).values()) == (FEW + 5) * 1000
 
 
@@ -304,7 +304,7 @@ def test_moved_while_it_is_read(
         mover = counting(driven)
         mover.notice(place, before, now_ms + HOUR_MS)
         driven.meddle = at(after, lambda driven=driven, mover=mover: driven.run(mover.put_away_plan()))
-        usage = UsageReader(driven.deliver, Namespaces(driven.deliver), counting(driven))
+        usage = HourlyUsage(driven.deliver, Namespaces(driven.deliver), counting(driven))
         (row,) = driven.run(usage.list_plan(namespace, "e", "r", (0, hour_of(now_ms) + 1), None, now_ms))
         assert {("e", "r", "rpm", hour): milli for hour, milli in row.used["rpm"].items()} == expected
         if "TransactWriteItems" not in driven.operations():

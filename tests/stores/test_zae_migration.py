@@ -285,8 +285,8 @@ def test_what_headgate_has_no_equivalent_of_is_refused_before_anything_is_writte
             assert sorted(refused.value.problems) == [
                 f"buckets of entity 'night' on 'api' in namespace 'tenant-a': {lacking} a schedule",
                 f"buckets of entity 'session' on 'api' in namespace 'tenant-a': {lacking} a quota",
-                "entity 'deep' in namespace 'tenant-a': what it takes counts on 'key-1' in zae-limiter, in headgate on "
-                "'proj-1' and all above it too",
+                "entity 'deep' in namespace 'tenant-a': it cascades only to 'key-1' in zae-limiter, in headgate also "
+                "to 'proj-1' and all its ancestors",
                 f"limits of entity 'blocked' on 'api' in namespace 'tenant-a': {lacking} {disabled}",
                 f"limits of entity 'free' on 'api' in namespace 'tenant-a': {lacking} {disabled}",
                 f"limits of entity 'night' on 'api' in namespace 'tenant-a': {lacking} a schedule",

@@ -111,7 +111,7 @@ def test_without_permission_to_look_nothing_is_assumed(engine: Engine) -> None:
     with a_table(engine) as driven:
         driven.client.delete_item(TableName=driven.table, Key=VERSION)
         driven.meddle_once("Scan", lambda send: Failed("AccessDenied", "not authorized to perform: dynamodb:Scan"))
-        with pytest.raises(ValidationError, match=r"may not look whether it is empty: call limiter.setup\(\)"):
+        with pytest.raises(ValidationError, match=r"may not check whether it is empty: call limiter.setup\(\)"):
             driven.run(Namespaces(driven.deliver).id_plan("acme"))
         assert driven.items() == {}
 
@@ -303,7 +303,7 @@ def test_entities_that_do_not_say_whether_they_cascade_need_an_answer(engine: En
     made = Made("0.3.0")
     made.cascade = None
     with both_tables(engine, made.items) as (source, target):
-        refused(source, target, made, "entity 'key-1' .*say so with --cascade or --no-cascade")
+        refused(source, target, made, "entity 'key-1' .*pass --cascade or --no-cascade")
         made.cascade = False
         migrate(source, target, made)
         with SyncRateLimiter(engine.url(target.table)) as limiter:
@@ -365,7 +365,7 @@ def test_a_source_that_changes_into_something_else_meanwhile_stops_the_run(table
         return target.reply(send)
 
     target.meddle_once("TransactWriteItems", meanwhile)
-    with pytest.raises(ValidationError, match="has changed since it was looked at: limits of entity 'soft'"):
+    with pytest.raises(ValidationError, match="has changed since the first pass: limits of entity 'soft'"):
         migrate(source, target, Made(NEW))
 
 

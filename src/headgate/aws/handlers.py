@@ -1,9 +1,9 @@
-"""The functions that AWS Lambda calls. They are told by their environment what to work on:
+"""The functions that AWS Lambda calls. Their environment says what to work on:
 
 HEADGATE_URL                    dynamodb://table?region=...
-HEADGATE_ARCHIVE_BUCKET         for audit events that expire; without it they are gone
+HEADGATE_ARCHIVE_BUCKET         the bucket for audit events that expire; without it they are not kept
 HEADGATE_USAGE_RETENTION_DAYS   how long usage by the hour is kept, by the limiters as well: 90
-HEADGATE_MAX_SHARDS             over how many items a bucket may be spread
+HEADGATE_MAX_SHARDS             the most items that a hot bucket is split over
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .aggregator.log import log, log_to_stdout
 from .aggregator.windows import DEFAULT_RETENTION_DAYS
 
 _RETENTION = "HEADGATE_USAGE_RETENTION_DAYS"
-_MARGIN_MS = 3000  # what is not begun by then is left to the next try
+_MARGIN_MS = 3000  # work that has not begun by then is left to the next call
 
 _hosts: dict[tuple[str | None, ...], Host] = {}
 
 
 def aggregate(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-    """Count a batch of the table's stream. The answer says from which record on Lambda has to deliver again."""
+    """Count a batch of stream records. The result says from which record on Lambda must deliver again."""
     records = event.get("Records")
     if not isinstance(records, list):
         raise ValidationError("the event has no Records: this function is for the stream of a DynamoDB table")
@@ -38,7 +38,7 @@ def aggregate(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
 
 
 def reconcile(event: Any, context: Any) -> dict[str, Any]:
-    """Give back what crashed holders have kept, in every namespace of the table."""
+    """Free what crashed holders have kept, in every namespace of the table."""
     host, counts, failed = _host(), {}, 0
     days = _number(_RETENTION, os.environ.get(_RETENTION) or None) or DEFAULT_RETENTION_DAYS
     for namespace in host.run(_namespaces_plan(Namespaces(host.deliverer))):
@@ -65,7 +65,7 @@ def _namespaces_plan(namespaces: Namespaces) -> Plan[list[str]]:
 
 
 def close() -> None:
-    """Forget the connections that are kept from one call to the next."""
+    """Close the connections that are kept between calls."""
     while _hosts:
         _hosts.popitem()[1].close()
 

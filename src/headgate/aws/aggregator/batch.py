@@ -1,4 +1,4 @@
-"""A batch of stream records, from reading them to counting, archiving and splitting what they ask for."""
+"""A batch of stream records: parsing and counting them, archiving audit events and splitting hot buckets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Perform: TypeAlias = Callable[[Call[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of records.
+    """What was done with records.
 
-    `counted` in usage, by `writes` to the table; `skipped` because nobody can ever read or count them; `archived` audit
+    `counted` in usage, by `writes` to the table; `skipped` because they can never be read or counted; `archived` audit
     events; `splits` of hot buckets.
     """
 
@@ -49,14 +49,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """`failed`: the sequence number from which on the records have to come again, if they have to."""
+    """`failed`: the sequence number from which on the records must be delivered again, if any."""
 
     counts: Counts
     failed: str | None = None
 
 
 class Aggregator:
-    """Give it the records of a stream in order, again and again if need be. `split` may do nothing."""
+    """Takes the records of a stream in order; repeated records do no harm. `split` may do nothing."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class Aggregator:
     def process(
         self, records: Sequence[Any], label: str | None = None, has_time: Callable[[], bool] = lambda: True
     ) -> BatchResult:
-        """`label` of the stream, if the records do not say it. Without time left, the rest is for the next try."""
+        """`label` of the stream, if the records do not have it. When `has_time` says no, the rest must be delivered
+        again.
+        """
         changes: list[BucketChange] = []
         expired: list[ExpiredEvent] = []
         skipped = 0
@@ -124,24 +126,24 @@ class Aggregator:
         for position in refused:
             log(logging.ERROR, "record refused by the table", sequence_number=position.sequence)
         if late:
-            log(logging.WARNING, "records have to come again", records=len(late))
+            log(logging.WARNING, "records must be delivered again", records=len(late))
         return done, late, refused - late
 
     def _keep(self, expired: Sequence[ExpiredEvent], late: set[StreamPosition]) -> tuple[int, Sequence[StreamPosition]]:
-        """Archive them, but not those that will come again anyway: they would be archived twice."""
+        """Archive them, except those that will be delivered again: they would be archived twice."""
         first_late = min((position.mark for position in late), default=None)
         events = [event for event in expired if first_late is None or event.position.mark < first_late]
         if not events or self._archive is None:
             return 0, ()
         try:
             self._archive.put(events)
-        except Exception as error:  # whatever the driver has: the events are safe only when they are archived
+        except Exception as error:  # any error of the driver: events are only safe once they are archived
             log(logging.ERROR, "audit events not archived", events=len(events), why=type(error).__name__)
             return 0, [event.position for event in events]
         return len({event.position.mark for event in events}), ()
 
     def _spread(self, changes: Sequence[BucketChange]) -> int:
-        """Only to be early: who acquires splits what throttles, so that a failure here holds up nothing."""
+        """Splits early. Clients split throttled buckets themselves, so a failure here delays nothing."""
         done = 0
         for split in wanted_splits(changes, self._pressure):
             try:

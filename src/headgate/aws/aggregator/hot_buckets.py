@@ -1,7 +1,7 @@
-"""Which buckets are written so often that they have to be spread over more items before DynamoDB throttles them.
+"""Finding buckets that are written too often for one item, and splitting them before DynamoDB throttles them.
 
-One item takes 1,000 units of writing a second. An item counts its writes itself, so that the difference between two
-records is exact even if records come twice; a second in which it took 800 makes it hot.
+One item accepts 1,000 write units a second. An item counts its own writes, so the difference between two records is
+exact even if records are delivered twice. An item with 800 units in a second is hot.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ...stores.dynamodb.usage import UsageCounters
 from .records import BucketChange
 
 HOT_UNITS_PER_SECOND = 800
-_REMEMBERED = 10_000  # items; forgetting one costs a second
+_REMEMBERED = 10_000  # items; forgetting one delays its split by a second
 
 
 class Split(NamedTuple):
-    """Double the shards of the item at `pk`, if they are still `shards`."""
+    """Double the shards of the item at `pk`, if there are still `shards`."""
 
     pk: str
     shards: int
 
 
-Splitter: TypeAlias = Callable[[Split], bool]  # whether it was done
+Splitter: TypeAlias = Callable[[Split], bool]  # returns whether it was split
 
 
 class _Second(NamedTuple):
@@ -41,7 +41,7 @@ class _Second(NamedTuple):
 
 
 class HotBuckets:
-    """It remembers where the second began, from batch to batch: with nothing remembered it only notices later."""
+    """It remembers the start of the current second between batches. Without that it only notices later."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, _Second] = {}
@@ -53,13 +53,13 @@ class HotBuckets:
             if len(self._seconds) >= _REMEMBERED:
                 self._seconds.clear()
             began = self._seconds[change.pk] = _Second(change.position.at, writes.before, writes.before_ms)
-        # The stream's time may be as coarse as a minute. The writers' clocks, which differ, are asked only for that.
+        # The stream's times may be as coarse as a minute. Only then the writers' clocks count, which differ.
         seconds = max(1.0, (writes.after_ms - began.at_ms) / 1000)
         return (writes.after - began.writes) * writes.units >= HOT_UNITS_PER_SECOND * seconds
 
 
 def wanted_splits(changes: Iterable[BucketChange], pressure: HotBuckets) -> list[Split]:
-    """What to split, each once, in this order. Shard 0 is the first to be split, and when it was the others follow."""
+    """The splits to make, each once, in this order. Shard 0 is split first, and the others follow."""
     wanted: dict[Split, None] = {}
     for change in changes:
         writes = change.writes
@@ -78,7 +78,9 @@ def _split(change: BucketChange, shard: int, shards: int) -> Split:
 
 
 def split_plan(deliverer: Deliverer, split: Split) -> Plan[bool]:
-    """Whether it is split now. The stream tells of the past: who has more shards by now has been relieved."""
+    """Split as the store does; whether it was done. Stream records are old: an item with more shards by now is left as
+    it is.
+    """
     place = ItemPlace(*keys.parse_bucket_pk(split.pk))
     read = {"TableName": deliverer.table, "Key": place.key, "ConsistentRead": True}
     reply = yield from deliverer.one_plan(Send("GetItem", read, repeatable=True))

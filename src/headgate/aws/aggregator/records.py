@@ -1,7 +1,7 @@
-"""What a record of the table's stream says, as a Lambda gets it and as GetRecords gives it.
+"""Parsing the records of the table's stream, as a Lambda gets them and as GetRecords returns them.
 
-Both are the same but for spelling: a Lambda has seconds where GetRecords has a datetime, and `principalId` for
-`PrincipalId`. Where a record lands must not depend on who read it, so moments are cut to whole seconds.
+They differ only in spelling: a Lambda gets seconds where GetRecords has a datetime, and `principalId` instead of
+`PrincipalId`. The window of a record must not depend on the reader, so times are cut to whole seconds.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ...stores.dynamodb.url import MAX_SHARDS
 from .windows import is_moment
 
 _PREFIX, _CONSUMED = "b_", "_tc"
-_DIGITS = 40  # of the longest sequence number
+_DIGITS = 40  # the length of the longest sequence number
 _LABEL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?Z?", re.ASCII)
 _LABEL_DIGITS = 17  # of 2024-01-01T00:00:00.000
-_MILLISECONDS = 10**11  # a moment from here on is not in seconds: that would be the year 5138
+_MILLISECONDS = 10**11  # from here on it is in milliseconds: in seconds it would be the year 5138
 _SERVICE = "dynamodb.amazonaws.com"
 
 
 class Unreadable(ValueError):
-    """A record that nobody will ever be able to read. It says what is wrong, never what is in it."""
+    """A record that can never be read. The message says what is wrong, without its contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where a record is.
+    """The position of a record.
 
-    `mark` orders all records of an item, also those of a later stream of the table or of one restored from a backup:
-    the moment the stream was created at, then the sequence number, both with leading zeros.
+    `mark` orders all records of an item, even across streams of the table or of one restored from a backup: the time at
+    which the stream was created, then the sequence number, both with leading zeros.
     """
 
     mark: str
@@ -46,7 +46,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """An item before and after: how often it had been written, by the writers' clocks when, and its shards."""
+    """An item before and after a change: its number of writes, their times by the writers' clocks, and its shards."""
 
     before: int
     after: int
@@ -59,7 +59,7 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class BucketChange:
-    """An item of buckets was created or changed. `deltas`: millitokens consumed, by limit; none of them is zero."""
+    """An item of buckets was created or changed. `deltas`: millitokens consumed, by limit; never zero."""
 
     position: StreamPosition
     pk: str
@@ -73,7 +73,7 @@ class BucketChange:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredEvent:
-    """An audit event whose time was over."""
+    """An audit event that has expired."""
 
     position: StreamPosition
     ns: str
@@ -81,9 +81,9 @@ class ExpiredEvent:
 
 
 def read_record(record: Any, label: str | None = None) -> BucketChange | ExpiredEvent | None:
-    """What happened, or None if that is of no interest here.
+    """The change in a record, or None if it does not matter here.
 
-    `label` of the stream, for records that do not name their stream themselves.
+    `label` of the stream, for records that do not have it.
     """
     body = _mapping(record, "dynamodb")
     found = _mapping(body, "Keys")
@@ -136,7 +136,7 @@ def _bucket_change(record: Any, body: Mapping[str, Any], pk: str, label: str | N
 
 
 def _deltas(new: Item, old: Item) -> dict[str, int]:
-    """A limit that left the item consumed nothing by that: only those that are there afterwards count."""
+    """A limit that was removed from the item consumed nothing by that: only limits in the new image count."""
     deltas: dict[str, int] = {}
     for name in new:
         if name.startswith(_PREFIX) and name.endswith(_CONSUMED) and len(name) > len(_PREFIX + _CONSUMED):

@@ -1,6 +1,6 @@
-"""The table's stream, read with boto3: its shards, their records, and how far each shard has been read.
+"""The table's stream, read with boto3: its shards, their records, and checkpoints of how far each shard was read.
 
-Only time depends on the saved positions: records that are read twice are counted once (usage_items.py).
+A lost checkpoint only costs time: records that are read twice are counted once (usage_items.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .transport import TIMEOUT_SECONDS, client
 
 END = "end"  # instead of a sequence number: the shard is closed and read
 _PK = keys.pk_record(keys.REGISTRY)
-_KEPT_SECONDS = 8 * 86400  # a shard is gone after a day
+_KEPT_SECONDS = 8 * 86400  # a shard is deleted after a day
 
 
 def is_checkpoint(record: Any) -> bool:
-    """A record of the stream about a checkpoint: to note that it was read would make another one."""
+    """Whether a record is about a checkpoint: a checkpoint for reading it would create another record."""
     found = record.get("dynamodb", {}).get("Keys", {}) if isinstance(record, Mapping) else {}
     return bool(found.get("PK") == {"S": _PK} and found.get("SK", {}).get("S", "").startswith(_sk("")))
 
@@ -93,7 +93,7 @@ _PASSES = THROTTLED | {"InternalServerError", "InternalFailure", "ServiceUnavail
 
 
 class ShardReadError(Exception):
-    """What DynamoDB Streams said of an iterator or a shard."""
+    """The error code of DynamoDB Streams for an iterator or a shard."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -104,7 +104,7 @@ class ShardReadError(Exception):
 class Shard:
     """`position`: the sequence number up to which everything is counted, or END. `idle`: reads without a record.
 
-    `closed`: nothing is added to it any more.
+    `closed`: it gets no more records.
     """
 
     id: str
@@ -121,12 +121,12 @@ class Shard:
         return self.position == END
 
     def advance(self, sequence: str | None) -> None:
-        """What was read is done with; `sequence` is the last of it."""
+        """The records that were read are processed; `sequence` is the last of them."""
         self.iterator = self.following
         self.position = END if self.following is None else sequence or self.position
 
     def rewind(self) -> None:
-        """What was read has to be read again."""
+        """The records that were read must be read again."""
         self.iterator = None
 
 
@@ -138,10 +138,10 @@ def newest_stream_plan(deliverer: Deliverer) -> Plan[str]:
     needs = f"table {deliverer.table!r} in {deliverer.settings.where} needs a stream of {_IMAGES}"
     view = table.get("StreamSpecification", {}).get("StreamViewType", _IMAGES)
     if view != _IMAGES:
-        raise ValidationError(f"{needs}, and has one of {view}: disable it, then call limiter.setup()")
+        raise ValidationError(f"{needs}, but has one of {view}: disable it, then call limiter.setup()")
     arn = table.get("LatestStreamArn")
     if not arn:
-        raise ValidationError(f"{needs}, and has none: call limiter.setup(), or `headgate aws update`")
+        raise ValidationError(f"{needs}, but has none: call limiter.setup(), or run `headgate aws update`")
     return str(arn)
 
 
@@ -153,14 +153,14 @@ class TableStream:
         self._client = client(settings, "dynamodbstreams")
         self.arn = ""
         self.enabled = True
-        self.now = 0  # by the stream's own clock, when it was last described
+        self.now = 0  # the stream's time when it was last described
 
     @property
     def label(self) -> str:
         return self.arn.rpartition("/")[2]
 
     def shards(self) -> list[Shard]:
-        """All there are, as nobody has read them."""
+        """All shards, without positions."""
         found: list[Shard] = []
         more: dict[str, str] = {}
         while True:
@@ -178,7 +178,7 @@ class TableStream:
         return found
 
     def read(self, shard: Shard) -> Sequence[Any]:
-        """The next records. Afterwards the shard wants to `advance` or to `rewind`."""
+        """The next records. Call `advance` or `rewind` of the shard afterwards."""
         for _ in range(_ATTEMPTS):
             try:
                 shard.iterator = shard.iterator or self._iterator(shard)
@@ -189,13 +189,15 @@ class TableStream:
                     shard.following = None
                     return ()
                 if refused.code in _TRIMMED and shard.position is not None:
-                    log(logging.ERROR, "records lost: they were read too late", shard=shard.id, after=shard.position)
+                    log(logging.ERROR, "records lost: read too late", shard=shard.id, after=shard.position)
                     shard.position = None
                 continue
             shard.following = reply.get("NextShardIterator")
             found: Sequence[Any] = reply["Records"]
             return found
-        raise RateLimiterUnavailable(f"no position in shard {shard.id!r} of the stream holds long enough to be read")
+        raise RateLimiterUnavailable(
+            f"the iterators of shard {shard.id!r} of the stream expire before they can be used"
+        )
 
     def _iterator(self, shard: Shard) -> str:
         where = (

@@ -1,4 +1,4 @@
-"""The stack on AWS: its template, the code of its functions, and how it is deployed, looked at and deleted."""
+"""The AWS stack: its template, the code of its functions, deploying, examining and deleting it."""
 
 from .cloudformation import StackEvent
 from .errors import StackError, StackFailed, StackNotFound

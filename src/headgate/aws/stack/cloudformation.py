@@ -16,13 +16,13 @@ from .template import template
 PATIENCE_SECONDS = 3600.0
 _PAUSE_SECONDS = 1.5
 _LOCAL_PAUSE_SECONDS = 0.1
-# Of all that stop because another has failed, none says why.
+# Events of resources that were cancelled because another failed do not say why.
 _FOLLOWERS = ("Resource creation cancelled", "Resource update cancelled", "Resource deletion cancelled")
 
 
 @dataclass(frozen=True)
 class StackEvent:
-    """A step. `resource` is the name in the template; the stack itself has its own name."""
+    """A step. `resource` is the name in the template; for the stack itself, its own name."""
 
     at: datetime
     resource: str
@@ -48,7 +48,7 @@ OnEvent = Callable[[StackEvent], None]
 
 
 class Watch:
-    """Made before something is started, it knows which events are old."""
+    """Follows the events of an operation. Create it before the operation starts, so that it knows the old events."""
 
     def __init__(self, aws: Aws, name: str, stack_id: str | None) -> None:
         self._cloudformation = aws.client("cloudformation")
@@ -60,11 +60,11 @@ class Watch:
             list(self._new(stack_id))
 
     def follow(self, stack_id: str, expected: str, on_event: OnEvent) -> None:
-        """Until it is over, which raises StackFailed if the stack's status is another than expected."""
+        """Wait until the operation ends. Raises StackFailed if the status is not the expected one."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        started = False  # a status without any event is that of before
+        started = False  # a status without events is the old one
         while True:
-            status, reason = self._status(stack_id)  # before the events: what comes after the last one is not missed
+            status, reason = self._status(stack_id)  # read before the events, so that none is missed
             for event in self._new(stack_id):
                 started = True
                 if event.failed and not event.reason.startswith(_FOLLOWERS):
@@ -74,7 +74,7 @@ class Watch:
                 break
             if time.monotonic() > deadline:
                 raise StackError(
-                    f"stack {self._name!r} is still {status} after {PATIENCE_SECONDS:.0f} s and goes on: look at it "
+                    f"stack {self._name!r} is still {status} after {PATIENCE_SECONDS:.0f} s and continues: watch it "
                     f"with `headgate aws status --name {self._name}`"
                 )
             time.sleep(self._pause)
@@ -93,7 +93,7 @@ class Watch:
         return stack["StackStatus"], stack.get("StackStatusReason", "")
 
     def _new(self, stack_id: str) -> Iterator[StackEvent]:
-        """Those not seen before, the oldest first. AWS has the newest first, page by page."""
+        """New events, the oldest first. AWS returns the newest first, page by page."""
         found = []
         with translated():
             for page in self._cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id):
@@ -112,11 +112,11 @@ class Watch:
             )
 
 
-_NEVER_WAS = ("ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS")  # it has the name, and nothing else
+_NEVER_WAS = ("ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS")  # it has a name, and no resources
 
 
 class CloudFormationStack:
-    """The stack of this name, as CloudFormation has it."""
+    """The stack with this name, as CloudFormation sees it."""
 
     def __init__(self, aws: Aws, name: str) -> None:
         self._aws = aws
@@ -134,7 +134,7 @@ class CloudFormationStack:
         return None if stack["StackStatus"] == "DELETE_COMPLETE" else dict(stack)
 
     def cleared(self, on_event: OnEvent) -> dict[str, Any] | None:
-        """The same, and what is left of one that never came to be is out of the way."""
+        """The same, after removing a stack that was never created completely."""
         stack = self.described()
         if stack is None or stack["StackStatus"] not in _NEVER_WAS:
             return stack
@@ -148,7 +148,7 @@ class CloudFormationStack:
         tags: Mapping[str, str] | None,
         on_event: OnEvent,
     ) -> str:
-        """Make the stack, or change the one there is, to have these parameters: created, updated or unchanged."""
+        """Create the stack, or update it, with these parameters. Returns created, updated or unchanged."""
         request: dict[str, Any] = {
             "StackName": self._name,
             "TemplateBody": json.dumps(template(), separators=(",", ":")),
@@ -160,7 +160,7 @@ class CloudFormationStack:
         if stack is None:
             watch = Watch(self._aws, self._name, None)
             with translated():
-                # A first try that fails leaves nothing behind.
+                # A first deploy that fails leaves nothing behind.
                 made = self._cloudformation.create_stack(**request, OnFailure="DELETE")
             watch.follow(made["StackId"], "CREATE_COMPLETE", on_event)
             return "created"
@@ -183,7 +183,7 @@ class CloudFormationStack:
 
 
 def parameters_of(stack: Mapping[str, Any] | None) -> dict[str, str]:
-    """What a stack has of what the template takes; of a new one, the defaults."""
+    """The parameters of a stack that the template still has; for a new stack, the defaults."""
     known = {name: str(found["Default"]) for name, found in template()["Parameters"].items()}
     before = {} if stack is None else _pairs(stack.get("Parameters", ()), "ParameterKey", "ParameterValue")
     return known | {name: value for name, value in before.items() if name in known}

@@ -19,7 +19,7 @@ _ABSENT = {"404", "NoSuchBucket", "NotFound", "NoSuchKey"}
 
 
 class CodeBucket:
-    """`name` if it is somebody's own; otherwise headgate makes one, and removes it with the last stack."""
+    """The bucket `name` of the user's; without one, headgate creates a bucket, and removes it with the last stack."""
 
     def __init__(self, aws: Aws, stack: str, name: str = NONE) -> None:
         self._s3 = aws.client("s3")
@@ -31,7 +31,7 @@ class CodeBucket:
         self._own = self.name == ours
 
     def parameters(self, *, upload: bool) -> dict[str, str]:
-        """Of the template: where the code is as it is now, or that there is none."""
+        """The parameters of the template: where the current code is, or that there is none."""
         if not upload:
             return {"CodeBucket": NONE, "CodeKey": ""}
         package = build_package()
@@ -43,7 +43,7 @@ class CodeBucket:
         return {"CodeBucket": self.name, "CodeKey": key}
 
     def clean_up(self, but: str = "") -> None:
-        """Remove code of the stack that is in use no more, and the bucket if it is ours and nothing is in it."""
+        """Remove the stack's code except `but`, and the bucket if it is headgate's and empty."""
         with translated():
             if not self._exists():
                 return
@@ -56,15 +56,15 @@ class CodeBucket:
 
     def _exists(self) -> bool:
         try:
-            # Anybody may take a name that can be guessed: what is not this account's is not used.
+            # The name can be guessed, and another account may have taken it: such a bucket is not used.
             self._s3.head_bucket(Bucket=self.name, ExpectedBucketOwner=self._account)
         except self._s3.exceptions.ClientError as error:
             if code_of(error) in _ABSENT:
                 return False
             if code_of(error) in ("403", "AccessDenied", "Forbidden"):
                 raise StackError(
-                    f"bucket {self.name!r}, for the functions' code, is not usable with these credentials, or not of "
-                    f"account {self._account}: name another with code_bucket (--code-bucket)"
+                    f"bucket {self.name!r}, for the functions' code, cannot be used with these credentials or does not "
+                    f"belong to account {self._account}: name another with code_bucket (--code-bucket)"
                 ) from None
             raise
         return True
@@ -73,7 +73,9 @@ class CodeBucket:
         if self._exists():
             return
         if not self._own:
-            raise StackError(f"bucket {self.name!r}, for the functions' code, does not exist in this account: make it")
+            raise StackError(
+                f"bucket {self.name!r}, for the functions' code, does not exist in this account: create it"
+            )
         place: dict[str, Any] = {}
         if self._region != "us-east-1":
             place = {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
@@ -108,7 +110,7 @@ class CodeBucket:
 
 
 def remove_bucket(aws: Aws, name: str) -> None:
-    """With everything in it."""
+    """Remove a bucket with everything in it."""
     s3 = aws.client("s3")
     with translated():
         try:

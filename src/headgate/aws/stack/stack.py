@@ -1,4 +1,4 @@
-"""A stack: made, changed, deleted. What it looks like is in `status`."""
+"""A stack: deploying, updating and deleting it. Its status is in status.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{2,47}")
 
 @dataclass(frozen=True)
 class Deployed:
-    """`action` is created, updated or unchanged; `namespace` the one that was registered, if any."""
+    """`action` is created, updated or unchanged; `namespace` is the one that was registered, if any."""
 
     name: str
     action: str
@@ -52,8 +52,8 @@ class DeletedStack:
 class Stack:
     """The stack `name`, whose table has the same name.
 
-    What is not given of region, profile and keys (an access key and its secret) is left to the AWS configuration.
-    `on_event` of its methods is called with each StackEvent as it comes.
+    Region, profile and keys (an access key and its secret) come from the AWS configuration if not given. The methods
+    call `on_event` with each StackEvent.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """Of the store, for limiters."""
+        """The URL of the store, for limiters."""
         options = {"region": self._aws.region}
         if self._aws.endpoint_url:
             options["endpoint_url"] = self._aws.endpoint_url
@@ -105,11 +105,11 @@ class Stack:
         code_bucket: str | None = None,
         on_event: OnEvent = lambda event: None,
     ) -> Deployed:
-        """Make the stack, or bring the one there is up to date.
+        """Create the stack, or update it.
 
-        `namespace` is registered, and the policies are for it alone; with "" they are for the whole table again. A new
-        stack is so, with "default" registered. Without `functions` nothing counts usage, unless
-        `headgate aws aggregate` runs somewhere.
+        `namespace` is registered, and the policies are restricted to it; with "" they are for the whole table again. A
+        new stack has policies for the whole table, and registers "default". Without `functions`, usage is only counted
+        from the stream if `headgate aws aggregate` runs somewhere.
         """
         options = options or StackOptions()
         if namespace is not None and options.namespace_id is not None:
@@ -138,7 +138,7 @@ class Stack:
         return Deployed(self.name, action, self.url, name, namespace_id, self.outputs())
 
     def update(self, options: StackOptions | None = None, **more: Any) -> Deployed:
-        """As `deploy`, but the stack has to be there already."""
+        """Like `deploy`, but the stack must exist."""
         self._existing()
         return self.deploy(options, **more)
 
@@ -149,7 +149,7 @@ class Stack:
         return outputs_of(self._existing())
 
     def delete(self, *, delete_archive: bool = False, on_event: OnEvent = lambda event: None) -> DeletedStack:
-        """Delete it with its table. The archive of audit events stays, unless that is to go too."""
+        """Delete the stack with its table. The archive of audit events stays, unless `delete_archive`."""
         stack = self._existing()
         if is_protected(self._aws, self.name):
             raise StackError(
@@ -196,11 +196,11 @@ class Stack:
         return action
 
     def _settle(self, namespace: str | None, values: Mapping[str, str]) -> RegisteredNamespace | None:
-        """What is not CloudFormation's to do, or not done by every engine that has it."""
+        """What CloudFormation cannot do, or what not every engine does."""
         settle_table(self._aws, self.name, backups=values["PointInTimeRecovery"] == "true")
         return self._register(namespace or "default") if namespace or not values["NamespaceId"] else None
 
 
 def _has_functions(stack: Mapping[str, Any] | None, values: Mapping[str, str]) -> bool:
-    """Unless said otherwise: a new stack does, and one that exists stays as it is."""
+    """By default, a new stack has functions, and an existing one stays as it is."""
     return stack is None or values["CodeKey"] != ""

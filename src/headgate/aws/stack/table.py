@@ -1,4 +1,4 @@
-"""The table of a stack: its settings, its namespaces and its layout version, and migrating one of zae-limiter's."""
+"""The table of a stack: its settings, its namespaces and layout version, and the migration of a zae-limiter table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_protected(aws: Aws, name: str) -> bool:
 
 
 def expires(aws: Aws, name: str) -> bool:
-    """Whether items whose time is over are deleted."""
+    """Whether expired items are deleted."""
     with translated():
         found = aws.client("dynamodb").describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     return (
@@ -54,7 +54,7 @@ def is_backed_up(aws: Aws, name: str) -> bool:
 
 
 def settle_table(aws: Aws, name: str, *, backups: bool) -> None:
-    """Not every engine that takes the template does all that it says: see that it is done."""
+    """Not every engine applies all of the template: apply the rest."""
     dynamodb = aws.client("dynamodb")
     with translated():
         if not expires(aws, name):
@@ -70,7 +70,7 @@ _AT_ONCE = 10  # as many connections as boto3 keeps
 
 
 class Registry:
-    """Of the table with this name. It has the clients of the stack, and so its credentials."""
+    """The namespaces and the version of a table. It uses the clients of the stack, and so its credentials."""
 
     def __init__(self, aws: Aws, table: str) -> None:
         self._deliverer = Deliverer(DynamoDBSettings(table, aws.region, aws.endpoint_url))
@@ -78,7 +78,7 @@ class Registry:
         self._dynamodb = aws.client("dynamodb")
 
     def register(self, name: str) -> RegisteredNamespace:
-        """The namespace of this name, which is new or was there."""
+        """The namespace with this name, new or existing."""
         return self._run(self._namespaces.register_plan(name))
 
     def namespaces(self) -> Iterator[RegisteredNamespace]:
@@ -98,7 +98,7 @@ class Registry:
     def migrate(
         self, into: str, namespace: str, *, cascade: bool | None, force: bool, dry: bool
     ) -> MigrationReport | None:
-        """Carry the items of this table, one of zae-limiter's, into another or into itself."""
+        """Migrate this table, one of zae-limiter, into another or into itself."""
         target = Deliverer(replace(self._deliverer.settings, table=into))
         migrator = Migrator(self._deliverer, target, lambda: time.time_ns() // 1_000_000)
         return self._run(migrator.run_plan(namespace, cascade=cascade, force=force, dry=dry))
@@ -119,7 +119,7 @@ class Registry:
             return list(pool.map(self._send, call.sends))
 
     def _send(self, send: Send) -> Reply:
-        """boto3 tries again what may be; what it does not get through raises, as with every other call here."""
+        """boto3 retries what it may; other errors are raised, as in all calls here."""
         from ...stores.dynamodb.driver import ErrorReply, failed, method_name
 
         try:
@@ -145,21 +145,23 @@ def migrate_table(
     profile: str | None = None,
     endpoint_url: str | None = None,
 ) -> MigrationReport | None:
-    """Copy the table `name`, one of zae-limiter's, into `to_table` (`name` and "-headgate", unless it says otherwise).
+    """Copy the zae-limiter table `name` into `to_table`; by default, `name` and "-headgate".
 
     None if there is nothing to do: the table is headgate's already, or empty. MigrationRefused, before anything is
-    written, if not all of it can be carried; `force` goes on without the rest. The table `name` is only
-    read, unless `in_place`: then stop all its clients first, and do not use it with zae-limiter afterwards. If the
-    migration is interrupted, run it again.
+    written, if not all of it can be migrated; `force` leaves out the rest. The table `name` is only read, unless
+    `in_place`: then stop all its clients first, and do not use it with zae-limiter afterwards. If the migration is
+    interrupted, run it again.
 
-    `namespace`: for what was written before zae-limiter had namespaces. `cascade`: of entities with a parent that were
-    written before entities said so themselves. Region and profile, if not given, are those of the AWS configuration.
+    `namespace`: for items from before zae-limiter had namespaces. `cascade`: for entities with a parent from before
+    entities stored it. Region and profile come from the AWS configuration if not given.
     """
     target = check_table(name if in_place else to_table or f"{name}{SUFFIX}")
     if in_place and to_table not in (None, name):
-        raise ValidationError(f"in place, and into the table {to_table!r}: give one of the two")
+        raise ValidationError(f"pass in_place or to_table {to_table!r}, not both")
     if not in_place and target == name:
-        raise ValidationError(f"table {name!r} would be copied into itself: name another one, or say in place")
+        raise ValidationError(
+            f"table {name!r} would be copied into itself: name another table, or pass in_place (--in-place)"
+        )
     with closing(Aws(region, profile, endpoint_url)) as aws:
         registry = Registry(aws, check_table(name))
         return registry.migrate(target, namespace, cascade=cascade, force=force, dry=dry_run)

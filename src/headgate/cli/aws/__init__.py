@@ -35,7 +35,7 @@ def _commands() -> tuple[click.Command, ...]:
 
 @click.group(cls=LazyGroup)
 def aws() -> None:
-    """Run headgate on AWS: a stack with the table and what works behind it.
+    """Run headgate on AWS: a stack with the table and the functions behind it.
 
     Try it without an account: `headgate aws sandbox up`.
     """

@@ -15,10 +15,10 @@ from .target import StackTarget, target_options
 
 @click.command(
     cls=Command,
-    short_help="Count usage here, instead of in a function.",
+    short_help="Run the aggregator here instead of in a function.",
     examples=["headgate aws aggregate", "headgate aws aggregate --once --json"],
 )
-@click.option("--once", is_flag=True, help="Read what is in the stream now, then end.")
+@click.option("--once", is_flag=True, help="Process the records that are in the stream now, then exit.")
 @click.option("--archive-bucket", metavar="BUCKET", help="The S3 bucket for audit events that expire.")
 @click.option(
     "--usage-retention-days",
@@ -28,16 +28,16 @@ from .target import StackTarget, target_options
     show_default=True,
     help="How long usage by the hour is kept.",
 )
-@click.option("--max-shards", metavar="N", type=int, help="How many items a hot bucket may be spread over, at most.")
+@click.option("--max-shards", metavar="N", type=int, help="The most items that a hot bucket is split over.")
 @target_options
 def aggregate(
     target: StackTarget, once: bool, archive_bucket: str | None, usage_retention_days: int, max_shards: int | None
 ) -> None:
-    """Do here what the aggregator of a stack does, for a table whose stack has no functions, or that has no stack.
+    """Run the aggregator here, for a table whose stack has no functions, or that has no stack.
 
-    It reads the stream of the table, counts usage, spreads hot buckets and archives audit events that expire. It runs
-    until it gets SIGTERM or Ctrl-C, and goes on where it was when it is started again. Twice is no harm: nothing is
-    counted twice.
+    It reads the stream of the table, counts usage, splits hot buckets and archives audit events that expire. It runs
+    until SIGTERM or Ctrl-C, and continues from its last position when it is started again. Running several does no
+    harm: every record is counted once.
     """
     with target.stack() as stack:
         url = stack.url
@@ -56,7 +56,7 @@ def aggregate(
 
 
 class _Shown:
-    """One line on the terminal, over and over; nothing where there is none."""
+    """One line on the terminal that is updated; nothing without a terminal."""
 
     def __init__(self, as_json: bool) -> None:
         self._quiet = as_json or not sys.stderr.isatty()

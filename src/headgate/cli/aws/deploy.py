@@ -19,12 +19,12 @@ from ..values import read_pairs
 from .progress import goes_on, progress
 from .target import StackTarget, confirmed, target_options
 
-# Given by --namespace, which is the name of it.
+# Set by --namespace, which takes the name.
 _NOT_HERE = ("namespace_id",)
 
 
 def stack_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every parameter of the template, and what is not a parameter."""
+    """An option for every parameter of the template, and those that are not parameters."""
     for option, parameter in reversed([*parameters()]):
         if option not in _NOT_HERE:
             function = _option(option, parameter)(function)
@@ -37,18 +37,18 @@ _MORE = (
     click.option(
         "--namespace",
         metavar="NAME",
-        help="Register this namespace and restrict the policies to it; '' is for the whole table, as at first.",
+        help="Register this namespace and restrict the policies to it; '' lifts the restriction.",
     ),
     click.option(
         "--functions/--no-functions",
         default=None,
-        help="With or without the functions; without them, run `headgate aws aggregate` somewhere. Default: with.",
+        help="With or without functions. Without them, run `headgate aws aggregate` yourself. Default: with.",
     ),
     click.option("--tag", metavar="KEY=VALUE", multiple=True, help="A tag for everything in the stack. Repeatable."),
     click.option(
         "--code-bucket",
         metavar="BUCKET",
-        help="A bucket of yours for the functions' code; without one, headgate makes one.",
+        help="Your own bucket for the functions' code. By default, headgate creates one.",
     ),
 )
 
@@ -65,7 +65,7 @@ def _option(option: str, parameter: Parameter) -> Callable[[Any], Any]:
 
 @click.command(
     cls=Command,
-    short_help="Make the stack, or bring it up to date.",
+    short_help="Create the stack, or update it.",
     examples=[
         "headgate aws deploy",
         "headgate aws deploy --name limits --region eu-west-1 --deletion-protection --alarm-email ops@example.com",
@@ -75,18 +75,19 @@ def _option(option: str, parameter: Parameter) -> Callable[[Any], Any]:
 @stack_options
 @target_options
 def deploy(target: StackTarget, **given: Any) -> None:
-    """Make the stack, or bring the one there is up to date.
+    """Create the stack, or update it.
 
-    The stack is the table with its stream, the aggregator and the reconciler, alarms, an archive for audit events, and
-    policies for programs, administrators and readers. What is not said stays as it is, and is the default in a new
-    stack. Asked twice for the same, the second time changes nothing. If the first deploy fails, nothing is left of it.
+    The stack has the table with its stream, the aggregator and the reconciler, alarms, an archive for audit events, and
+    policies for programs, administrators and readers. Settings that you do not pass stay as they are, and have their
+    defaults in a new stack. Running it again with the same settings changes nothing. If the first deploy fails, nothing
+    is left behind.
     """
     _bring(target, "deploy", **given)
 
 
 @click.command(
     cls=Command,
-    short_help="Bring the stack up to date.",
+    short_help="Update the stack.",
     examples=[
         "headgate aws update",
         "headgate aws update --no-deletion-protection",
@@ -96,9 +97,10 @@ def deploy(target: StackTarget, **given: Any) -> None:
 @stack_options
 @target_options
 def update(target: StackTarget, **given: Any) -> None:
-    """Bring a stack that is there up to date: to this headgate's template and code, and to what is said.
+    """Update an existing stack to the template and code of the installed headgate, and to the given settings.
 
-    What is not said stays as it is. While it is changed, tokens are taken as ever; if the change fails, it is undone.
+    Settings that you do not pass stay as they are. Limiters keep working during the update. If it fails, it is rolled
+    back.
     """
     _bring(target, "update", **given)
 
@@ -143,14 +145,14 @@ def _table(done: Deployed) -> Table:
     short_help="Delete the stack with its table.",
     examples=["headgate aws delete", "headgate aws delete --name limits --yes --delete-archive"],
 )
-@click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal to ask on.")
-@click.option("--delete-archive", is_flag=True, help="Delete the archive of audit events too, with all that is in it.")
+@click.option("--yes", is_flag=True, help="Do not ask. Required without a terminal.")
+@click.option("--delete-archive", is_flag=True, help="Delete the archive of audit events too, with everything in it.")
 @target_options
 def delete(target: StackTarget, yes: bool, delete_archive: bool) -> int | None:
     """Delete the stack with its table: all limits, entities, buckets and usage.
 
-    It says what will be lost, and asks for the name of the stack. The archive of audit events stays, unless that is to
-    go too. A table that is protected has to be freed first: `headgate aws update --no-deletion-protection`.
+    It lists what will be lost, and asks for the name of the stack. The archive of audit events stays, unless you pass
+    --delete-archive. If the table is protected, run `headgate aws update --no-deletion-protection` first.
     """
     with target.stack() as stack:
         if not (yes or confirmed(target.name, "stack", lambda: _losses(stack.status(), delete_archive))):
@@ -203,13 +205,14 @@ def template(as_json: bool) -> None:
     metavar="FILE",
     default="headgate.zip",
     show_default=True,
-    help="The file; one that is there is replaced.",
+    help="The file to write; an existing one is replaced.",
 )
 @json_option
 def export_lambda(output: str, as_json: bool) -> None:
     """Write the code of the functions to a file, ready for Lambda.
 
-    It has of headgate what the functions need, and is the same, byte for byte, each time. boto3 is there already.
+    It contains only what the functions need of headgate, and is the same, byte for byte, each time. Lambda provides
+    boto3.
     """
     package = stack.export_lambda(output)
     if as_json:

@@ -1,4 +1,4 @@
-"""The same on a terminal: what is done scrolls by, and what is being done stays below it."""
+"""Progress on a terminal: finished steps scroll by, and running ones stay below them."""
 
 from __future__ import annotations
 

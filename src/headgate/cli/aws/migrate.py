@@ -17,23 +17,23 @@ from .target import StackTarget, confirmed, target_options
 
 @click.command(
     cls=Command,
-    short_help="Copy a table of zae-limiter's into one of headgate's.",
+    short_help="Copy a zae-limiter table into a headgate table.",
     examples=[
         "headgate aws migrate --name zae-limiter --dry-run",
         "headgate aws migrate --name zae-limiter --to-table limits",
-        "headgate aws migrate --name zae-limiter --in-target",
+        "headgate aws migrate --name zae-limiter --in-place",
     ],
 )
-@click.option("--to-table", metavar="NAME", help="The table to copy into; without one, the name and -headgate.")
-@click.option("--in-target", is_flag=True, help="Change the table itself instead, after asking.")
-@click.option("--yes", is_flag=True, help="Do not ask. Needed for --in-target where there is no terminal to ask on.")
+@click.option("--to-table", metavar="NAME", help="The table to copy into. Default: the name and -headgate.")
+@click.option("--in-place", is_flag=True, help="Change the table itself instead, after asking.")
+@click.option("--yes", is_flag=True, help="Do not ask. Required for --in-place without a terminal.")
 @click.option(
     "--cascade/--no-cascade",
     default=None,
-    help="Whether what an entity takes counts on its parent too, where zae-limiter (before 0.6) does not say.",
+    help="Whether entities cascade to their parents, where zae-limiter (before 0.6) does not store it.",
 )
-@click.option("--force", is_flag=True, help="Go on without what headgate has no equivalent of.")
-@click.option("--dry-run", is_flag=True, help="Write nothing, and say what would be done.")
+@click.option("--force", is_flag=True, help="Leave out what headgate has no equivalent of.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, and show what would be done.")
 @namespace_option
 @target_options
 def migrate(
@@ -46,12 +46,12 @@ def migrate(
     force: bool,
     dry_run: bool,
 ) -> int | None:
-    """Copy a table of zae-limiter's, of any release from 0.1 to 0.17, into a new table of headgate's.
+    """Copy a zae-limiter table, of any release from 0.1 to 0.17, into a new headgate table.
 
-    All of it is read first. If something cannot be carried, it says what, and writes nothing. The table itself is never
-    written to, and its clients go on, unless it is changed --in-target: stop them before. What a table has from before
-    release 0.10 is in no namespace, and goes to --namespace. If it is interrupted, run it again: it goes on where it
-    was.
+    The whole table is read first. If something cannot be migrated, the command says what, and writes nothing. The table
+    itself is only read, and its clients keep working, unless you pass --in-place: then stop them first. Items from
+    before release 0.10 have no namespace, and go to --namespace. If it is interrupted, run it again: it continues where
+    it stopped.
     """
     if in_place and not (yes or dry_run or confirmed(target.name, "table", lambda: _losses(target.name))):
         answer("nothing was changed")
@@ -71,7 +71,7 @@ def migrate(
     if target.as_json:
         answer_json(None if report is None else report.as_dict())
     elif report is None:
-        answer(f"{target.name}: the table is empty, or is headgate's: there is nothing to do")
+        answer(f"{target.name}: the table is empty, or already headgate's: there is nothing to do")
     else:
         _tell(report, "would be" if dry_run else "was")
     return None
@@ -87,10 +87,10 @@ def _losses(name: str) -> list[str]:
 def _tell(report: MigrationReport, verb: str) -> None:
     if report.finished_at_ms:
         at = datetime.fromtimestamp(report.finished_at_ms / 1000, timezone.utc).isoformat(timespec="seconds")
-        answer(f"{report.target} was filled from {report.source} at {at}: delete it to do so again")
+        answer(f"{report.target} was filled from {report.source} at {at}: delete it to migrate again")
         return
-    where = "in target" if report.target == report.source else f"into {report.target}"
-    answer(f"{report.source} ({report.found}) {verb} carried {where}")
+    where = "in place" if report.target == report.source else f"into {report.target}"
+    answer(f"{report.source} ({report.found}) {verb} migrated {where}")
     rows = [[kind, number(count)] for kind, count in sorted(report.counts.items())]
     answer(Table(["items", ">count"], rows))
     answer(f"namespaces: {', '.join(report.namespaces)}")

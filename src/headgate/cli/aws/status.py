@@ -16,14 +16,14 @@ _NAMESPACES = 5
 
 @click.command(
     cls=Command,
-    short_help="Show how the stack is doing.",
+    short_help="Show the status of the stack.",
     examples=["headgate aws status", "headgate aws status --name limits --json"],
 )
 @target_options
 def status(target: StackTarget) -> int | None:
-    """Show how the stack is doing: its table, its functions, what they failed at, and the alarms.
+    """Show the status of the stack: its table, its functions and their last errors, and the alarms.
 
-    The exit code is 1 if something is wrong with it.
+    The exit code is 1 if something is wrong.
     """
     with target.stack() as stack:
         found = stack.status()

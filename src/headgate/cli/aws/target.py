@@ -1,4 +1,4 @@
-"""Which stack, and where: options of nearly every command here."""
+"""Which stack, and where: the options of nearly every command here, and asking before a loss."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _OPTIONS = (
         metavar="NAME",
         default="headgate",
         show_default=True,
-        help="The stack, and its table.",
+        help="The name of the stack and its table.",
     ),
-    click.option("--region", metavar="REGION", help="Like eu-west-1; without one, that of your AWS configuration."),
-    click.option("--profile", metavar="PROFILE", help="The profile of your AWS configuration to use."),
+    click.option("--region", metavar="REGION", help="Like eu-west-1. Default: from your AWS configuration."),
+    click.option("--profile", metavar="PROFILE", help="The profile of your AWS configuration."),
     click.option(
         "--endpoint-url",
         metavar="URL",
-        help="Where AWS is, if not in the clouds: the address of an engine that plays it.",
+        help="The address of a local engine that emulates AWS.",
     ),
 )
 
 
 @dataclass(frozen=True)
 class StackTarget:
-    """A stack that may or may not be there, and how the command answers."""
+    """A stack, which may not exist, and how the command answers."""
 
     name: str
     region: str | None
@@ -47,7 +47,7 @@ class StackTarget:
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options and pass them on as one StackTarget."""
+    """Add the options, and pass them on as one StackTarget."""
 
     @wraps(function)
     def command(

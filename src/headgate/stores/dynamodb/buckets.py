@@ -1,4 +1,4 @@
-"""Buckets from outside: listing, deleting, and taking back what is spread over shards and no longer used."""
+"""Listing, deleting and sweeping buckets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Buckets:
             if len(places) == 1:
                 return Page([], None, [error])
             found = Page[BucketRow]([])
-            for place in places:  # so that it is known which
+            for place in places:  # to find the corrupt one
                 one = yield from self._read_plan([place], now_ms)
                 found += one
                 found.corrupt += one.corrupt
@@ -114,7 +114,7 @@ class Buckets:
                 return
 
     def _remove_plan(self, first: ItemPlace) -> Plan[None]:
-        """All items that there may be, with what they have counted: of a corrupt one nothing is known."""
+        """All items that may exist, with the usage in them: a corrupt item does not say how many shards there are."""
         places = [first._replace(shard=shard) for shard in range(self._deliver.settings.max_shards)]
         for place in places:
             self._cache.forget(place)
@@ -139,13 +139,12 @@ class Buckets:
     # Sweeping
 
     def sweep_plan(self, namespace: str, now_ms: int) -> Plan[Swept]:
-        """Buckets with shards that are full again: they are as if never used, and need not be kept. And the leases that
-        have run out."""
+        """Merge buckets whose shards are all full, because they are as if never used, and remove expired leases."""
         ns = yield from self._namespaces.find_plan(namespace)
         swept = leases = 0
         if ns is not None:
             for first in (yield from self._with_shards_plan(ns)):
-                with suppress(CorruptState):  # somebody has to hear of it
+                with suppress(CorruptState):  # an acquire reports it
                     (pool,) = yield from self._cross_shard.pools_plan([first], now_ms)
                     swept += yield from self._merge_plan(pool, now_ms)
             leases = yield from self._slots.free_expired_plan(ns, now_ms)
@@ -190,7 +189,7 @@ def _if_unchanged(row: Row) -> Condition:
 
 
 def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
-    """All limits in order. Of one that has been of both kinds, as it was used last."""
+    """All limits in order. A limit that has had tokens and slots is shown as it was used last."""
     merged: dict[str, State] = {}
     for bucket in _merged(pool):
         merged[bucket.limit.name] = bucket
@@ -202,12 +201,14 @@ def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
 
 
 def _is_forgotten(states: Sequence[State], now_ms: int) -> bool:
-    """Items outlive their buckets, for what they have counted. One that was full for an hour is not listed."""
+    """Items outlive their buckets, because of the usage in them. Buckets that have been full for an hour are not
+    listed.
+    """
     return all(state.full_at_ms() + MARGIN_SECONDS * 1000 <= now_ms for state in states)
 
 
 def _merged(pool: Pool) -> tuple[Bucket, ...]:
-    """What all shards have together, as one bucket for each limit."""
+    """All shards together, as one bucket for each limit."""
     parts: dict[str, list[tuple[BucketLedger, Bucket]]] = {}
     for ledger in pool.ledgers:
         for name, state in (ledger.row or NEW).states.items():

@@ -1,8 +1,7 @@
-"""The items as they were last seen. They say what to send, never that something passes: that only DynamoDB says.
+"""The items as they were last seen. They decide what is sent, never what passes: only DynamoDB's reply does.
 
-That something does not pass, they may say, if they are asked too often: a bucket that is known to be empty is looked
-at, which writes nothing, and if many ask for it at once, not more than `LOOKS` times a second. So refusals are exact
-but under fire, when one may be as of a fifth of a second ago.
+A refusal can come from here. An empty bucket is read, which writes nothing. If more than `LOOKS` requests a second ask
+for it, the last read answers. So refusals are exact, except under such load, when they may be a fifth of a second old.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _KEPT = 20_000
 
 
 class Seen(NamedTuple):
-    """`at_ms`: of each limit, the latest moment at which somebody here looked at it."""
+    """`at_ms`: for each limit, the latest time at which this process looked at it."""
 
     row: Row
     at_ms: Mapping[str, int]
@@ -53,7 +52,7 @@ class Cache:
                 self._drop(next(iter(self._seen)))
 
     def touch(self, place: ItemPlace, at_ms: Mapping[str, int]) -> None:
-        """It was only looked at here, but time must not run backwards for those who come after."""
+        """It was only read here, but time must not run backwards for later requests."""
         with self._lock:
             known = self._seen.get(place)
             if known is not None:
@@ -69,7 +68,7 @@ class Cache:
         self._pressure.pop(place, None)
 
     def may_look(self, place: ItemPlace) -> bool:
-        """Whether it is time to look again at what is believed to be empty."""
+        """Whether to read again an item that is assumed to be empty."""
         now = monotonic()
         with self._lock:
             left, then = self._looks.get(place, (float(LOOKS), now))
@@ -79,7 +78,7 @@ class Cache:
         return allowed
 
     def writes_per_second(self, place: ItemPlace, writes: int) -> float:
-        """How often all who use the item write to it, told by its own count: 0 until a second has passed."""
+        """The rate of all writes to the item, by its own count: 0 until a second has passed."""
         now = monotonic()
         with self._lock:
             before = self._pressure.get(place)
@@ -98,7 +97,7 @@ def _latest(before: Mapping[str, int], after: Mapping[str, int]) -> Mapping[str,
 
 
 class ItemSource:
-    """The items of one kind, as they were last seen."""
+    """Where the ledgers of a round come from, and what they learn goes to: the items of one kind."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -111,7 +110,7 @@ class ItemSource:
         return ledger.must_look or (ledger.would_look and not ledger.trusted)
 
     def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
-        """Whether what is given back here belongs elsewhere, since this item is full."""
+        """Whether this item is full, so that the tokens that are given back belong to another."""
         return False
 
     def learn(self, ledger: Ledger, news: News | None, write: Write | None) -> None:

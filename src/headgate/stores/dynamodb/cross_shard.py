@@ -1,4 +1,11 @@
-"""All shards of a bucket as one: what they have together, and of which of them a request takes, or gives it back to."""
+"""A request on all shards of its buckets: because it is too large for one shard, or one refuses it, or it reads them
+all.
+
+All shards are read, and the request is decided on their sum. What it takes from each is written in one transaction, all
+or nothing. A transaction has room for 100 items, and a level has at most 64. If a request needs more, it is written
+level by level, each in its own transaction, and so exactly once. If a level refuses, the tokens taken from earlier
+levels are given back.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +30,11 @@ from .rows import NEW, Row, has_buckets, read_row
 from .usage import UsageCounters
 from .writer import TOGETHER, Writer, Writes
 
-_SLACK = 2  # of how many times the amount something is taken, where others take meanwhile
+_SLACK = 2  # take from shards with this many times the amount, because others take at the same time
 
 
 class Pool:
-    """All shards of the buckets of an entity on a resource."""
+    """All shards of the buckets of an entity on a resource, as one."""
 
     def __init__(self, ledgers: Sequence[BucketLedger]) -> None:
         self.ledgers = ledgers
@@ -36,7 +43,7 @@ class Pool:
         return [ledger.bucket(part) for ledger in self.ledgers]
 
     def wait_ms(self, part: Part) -> int | None:
-        """The first moment at which all shards together have the amount."""
+        """The time until all shards together have the amount."""
         buckets = self.buckets(part)
         if part.amount_milli > sum(bucket.limit.capacity_milli // one.shards for one, bucket in self._both(buckets)):
             return None
@@ -54,7 +61,7 @@ class Pool:
         return zip(self.ledgers, buckets)
 
     def _there(self, buckets: list[Bucket], wait_ms: int) -> list[int]:
-        """What each shard has in a while, in millitokens as they are."""
+        """What each shard has after a while, in real millitokens."""
         found = []
         for ledger, bucket in self._both(buckets):
             later = copy(bucket)
@@ -69,7 +76,7 @@ class Pool:
         return sum(self._there(buckets, 0))
 
     def take(self, part: Part, wait_ms: int, *, again: bool) -> None:
-        """`again`: others were faster."""
+        """`again`: other writers were faster."""
         there = self._there(self.buckets(part), wait_ms)
         for ledger, share in zip(self.ledgers, (_of_some if again else _of_few)(part.amount_milli, there)):
             if share:
@@ -84,7 +91,7 @@ class Pool:
                 ledger.move(part, share)
 
     def _charged(self, amount_milli: int, there: list[int]) -> list[int]:
-        """What there is, and of the debt every shard its share: one that had tokens left would give them away."""
+        """All that is there, and an equal share of the debt: a shard without debt would give its tokens away."""
         shares = _of_few(amount_milli, there)
         debt_milli = amount_milli - sum(shares)
         debts = [debt_milli // ledger.shards for ledger in self.ledgers]
@@ -92,8 +99,9 @@ class Pool:
         return [share + debt for share, debt in zip(shares, debts)]
 
     def _given(self, part: Part, there: list[int]) -> list[int]:
-        """To those that lack the most, and to none more than it lacks: a full one would lose it. Debts come first: as
-        long as there are any, no other shard may have tokens to give away."""
+        """To the shards that lack the most, and to none more than it lacks, because a full one would lose it. Debts
+        come first: while there are any, no other shard may have tokens to give away.
+        """
         missing = [divmod(ledger.missing_milli(part), ledger.shards) for ledger in self.ledgers]
         debts = _of_few(-part.amount_milli, [min(-has, whole) for has, (whole, _) in zip(there, missing)])
         left = -part.amount_milli - sum(debts)
@@ -101,14 +109,14 @@ class Pool:
         shares = [debt + share for debt, share in zip(debts, more)]
         left -= sum(more)
         for place, (_, fraction) in enumerate(missing):
-            if left and fraction:  # it lacks less than a thousandth more
+            if left and fraction:  # it lacks another fraction of a millitoken
                 shares[place] += 1
                 left -= 1
-        shares[missing.index(max(missing))] += left  # all are full: it is only counted
+        shares[missing.index(max(missing))] += left  # all are full: only usage changes
         return [-share for share in shares]
 
     def lower(self, part: Part) -> None:
-        """So that all together have the amount, if they have more: each keeps its share of it. Debts stay."""
+        """Lower the sum to the amount, if it is higher: each shard keeps its share. Debts stay."""
         there = self._there(self.buckets(part), 0)
         if sum(there) < part.amount_milli:
             return
@@ -116,13 +124,13 @@ class Pool:
         left = max(0, part.amount_milli) - sum(has for has in there if has < 0)
         for ledger, has in zip(self.ledgers, there):
             if has > 0:
-                share = left * has // total  # never more than it has: of what is left, no more is to be kept
+                share = left * has // total  # never more than it has
                 ledger.move(part, share, LOWER)
                 left, total = left - share, total - has
 
 
 def _of_few(amount_milli: int, there: list[int]) -> list[int]:
-    """Of as few as can be: those that have the most. It may come to less than the amount."""
+    """From as few shards as possible, the fullest first. The sum may be less than the amount."""
     shares = [0] * len(there)
     for place in sorted(range(len(there)), key=lambda place: (-there[place], random.random())):
         shares[place] = max(0, min(amount_milli, there[place]))
@@ -131,7 +139,7 @@ def _of_few(amount_milli: int, there: list[int]) -> list[int]:
 
 
 def _of_some(amount_milli: int, there: list[int]) -> list[int]:
-    """Of some at random that have more than enough, of each in proportion: others take of them at the same time."""
+    """From some random shards that have more than enough, in proportion: others take from them at the same time."""
     chosen: list[int] = []
     total = 0
     for place in random.sample(range(len(there)), len(there)):
@@ -162,7 +170,7 @@ class CrossShard:
         self._writer = writer
 
     def settle_plan(self, request: Request, places: Sequence[ItemPlace], now_ms: int) -> Plan[Answer]:
-        """`places`: an item of each level, whichever."""
+        """`places`: one item of each level, any shard."""
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
             yield from self._check_plan(pools)
@@ -180,17 +188,17 @@ class CrossShard:
                 yield from self._by_levels_plan(_only_limits(request), places, now_ms)
                 return answer
             yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
-        raise Contended("too many others write to the same buckets of DynamoDB at once")
+        raise Contended("too many writers contend for the same buckets in DynamoDB")
 
     def _check_plan(self, pools: Sequence[Pool]) -> Plan[None]:
-        """NamespaceMoved, if they are of a namespace that is not there any more."""
+        """NamespaceMoved, if the namespace no longer exists."""
         for place in (pool.ledgers[0].place for pool in pools if pool.ledgers[0].row is NEW):
             seen = self._cache.get(place)
             if self._namespaces.moved(place.ns) or (seen is not None and seen.row.states):
                 yield from self._namespaces.check_plan(place.ns)
 
     def _write_plan(self, ledgers: Sequence[Ledger], writes: Writes, now_ms: int) -> Plan[bool]:
-        """All of it or nothing: whether it was done."""
+        """All or nothing: whether it was written."""
         news = yield from self._writer.write_plan(writes, [])
         for ledger in ledgers:
             known = news[ledger].row if ledger in news else ledger.row
@@ -205,7 +213,7 @@ class CrossShard:
         return all(one.done for one in news.values())
 
     def _by_levels_plan(self, request: Request, places: Sequence[ItemPlace], now_ms: int) -> Plan[Answer | None]:
-        """One level after the other. None: one of them refuses by now, and nothing was taken."""
+        """Level by level. None: a level refuses by now, and nothing was taken."""
         levels: dict[Part, Level] = {}
         taken: list[tuple[Request, ItemPlace]] = []
         for level, place in enumerate(places):
@@ -231,7 +239,7 @@ class CrossShard:
             try:
                 yield from self.settle_plan(refund(request), [place], now_ms)
             except HeadgateError as error:
-                log.warning("what was taken of %r in vain could not be given back: %s", place.pk, error)
+                log.warning("tokens of %r that a refused request took could not be given back: %s", place.pk, error)
 
     def pools_plan(self, places: Sequence[ItemPlace], now_ms: int) -> Plan[list[Pool]]:
         firsts = [place._replace(shard=0) for place in places]
@@ -247,7 +255,7 @@ class CrossShard:
         return pools
 
     def rows_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
-        """Those that there are."""
+        """The rows of the items that exist."""
         by_key = {place.item_key: place for place in places}
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_row(item) for key, item in items.items() if has_buckets(item)}
@@ -273,7 +281,7 @@ def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
 
 
 def _forget(pools: Sequence[Pool]) -> None:
-    """A look decides nothing that is to be written."""
+    """A read must not write anything."""
     for pool in pools:
         for ledger in pool.ledgers:
             ledger.begin()
@@ -292,5 +300,5 @@ def _apply(request: Request, part: Part, pool: Pool, wait_ms: int, *, again: boo
 
 
 def _only_limits(request: Request) -> Request:
-    """What even a refused request does: the limits it brought hold from now on."""
+    """What even a refused request does: its limits take effect."""
     return request._replace(mode=FORCE, parts=tuple(part._replace(amount_milli=0) for part in request.parts))

@@ -1,4 +1,4 @@
-"""The table as DynamoDB describes it: is all of it there, and can it be used."""
+"""The table as DynamoDB describes it: whether it is complete and can be used."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ def examine(url: str, timeout_seconds: float) -> list[Finding]:
     try:
         return _run(settings, timeout_seconds, _examine_plan(Deliverer(settings)))
     except ValidationError as error:
-        # An application needs no right to describe the table: what it needs is tried out anyway.
-        return [Finding("table", "warn", f"it cannot be described: {error}", "try again with the rights of a reader")]
+        # An application needs no permission to describe the table. What it does need is tested elsewhere.
+        return [
+            Finding(
+                "table", "warn", f"the table cannot be described: {error}", "try again with the permissions of a reader"
+            )
+        ]
 
 
 def read_clock(url: str, timeout_seconds: float) -> ClockReading:
@@ -61,10 +65,10 @@ def _findings(
         yield Finding("indexes", "ok", f"all {len(INDEXES)} are there")
     expires = expiry.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
     by_ours = expiry.get("AttributeName") == TTL["AttributeName"]
-    yield _switch("expiry", expires and by_ours, f"what nobody needs any more is never cleared away: {repair}")
+    yield _switch("expiry", expires and by_ours, f"expired items are never removed: {repair}")
     stream = table.get("StreamSpecification", {})
     streams = stream.get("StreamEnabled") and stream.get("StreamViewType") == STREAM["StreamViewType"]
-    yield _switch("stream", bool(streams), f"the functions of a stack have nothing to go by: {repair}")
+    yield _switch("stream", bool(streams), f"the functions of a stack get no records: {repair}")
 
 
 def _switch(check: str, on: bool, advice: str) -> Finding:
@@ -72,7 +76,7 @@ def _switch(check: str, on: bool, advice: str) -> Finding:
 
 
 def _clock_plan(deliver: Deliverer) -> Plan[ClockReading]:
-    """The time at which DynamoDB answered, in whole seconds."""
+    """DynamoDB's time when it answered, in whole seconds."""
     key = key_of(VERSION_KEY)  # every policy allows reading it
     yield from deliver.read_plan("GetItem", Key=key)  # the first call also connects, which takes longer
     reply = yield from deliver.read_plan("GetItem", Key=key)

@@ -1,4 +1,7 @@
-"""One item during a round: what is believed of it, what is decided on that, and the write that makes it so."""
+"""One item during a round: its assumed state, the decisions on it, and the write that makes them so.
+
+For buckets, takes and refunds are added up and written as one difference of V.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from ...core.units import MAX_DEBT_MILLI
 from .conditional_writes import Form, ItemWrite, LimitWrite, Write
 from .exchange import Item
 from .places import ItemPlace
-from .rows import NEW, LimitState, Row, read_row, virtual_time, written_limit
+from .rows import NEW, Row, RowState, read_row, virtual_time, written_limit
 
 if TYPE_CHECKING:
     from .cache import ItemSource
 
 
 class Ledger(ABC):
-    """The account of one item during a call: what is believed of it, what was decided on that, and the write for it.
+    """The account of one item during a call: its assumed state, the decisions on it, and the write.
 
-    `fresh`: it comes from DynamoDB, in this call. `together`: it is to be written in a transaction. `insists`: only if
-    it is what is believed, to the last digit. `throttled`: the last write of it was too much for DynamoDB. `vanished`:
-    it was there before, and is not any more.
+    `fresh`: DynamoDB returned it in this call. `together`: it is written in a transaction. `insists`: only if its state
+    is exactly as assumed. `throttled`: DynamoDB throttled its last write. `vanished`: it existed before and no longer
+    does.
     """
 
-    source: ItemSource  # where it was found, and what is learnt of it goes to
+    source: ItemSource  # where it came from, and what it learns goes to
     _base: Row
 
     def __init__(
@@ -38,9 +41,9 @@ class Ledger(ABC):
         self.place = place
         self.row = row
         self.now_ms = now_ms
-        self.seen_at_ms = dict(seen_at_ms or {})  # of each limit, when it was last looked at
+        self.seen_at_ms = dict(seen_at_ms or {})  # for each limit, when it was last read
         self.fresh = self.trusted = self.throttled = False
-        self.doubtful = self.looked_into = False  # it could not be written: it has to be, and was, looked at
+        self.doubtful = self.looked_into = False  # a write was invalid: it must be read; it was read
         self._times: dict[str, int] = {}
         self.begin()
 
@@ -50,52 +53,56 @@ class Ledger(ABC):
 
     @property
     def blind(self) -> bool:
-        """Nothing is known of a shard. It may not exist yet, and may not be made by the way. Or it may be corrupt."""
+        """Nothing is known of a shard, which may not exist yet and must not be created by a write; or it may be
+        corrupt.
+        """
         return (self.row is None and self.place.shard > 0) or self.doubtful
 
     @property
     def shards(self) -> int:
-        """Of how many it is one; of one that nothing is known of, at least two."""
+        """The number of shards; at least two if nothing is known of one with a higher number."""
         return self.row.shard_count if self.row else 2 if self.place.shard else 1
 
     def begin(self) -> None:
-        """A new round, on what is believed now."""
-        self._changed: set[str] = set()  # by more than amounts: in their limit, or by a penalty
+        """Start a round from the assumed state."""
+        self._changed: set[str] = set()  # by more than amounts: a new limit, or a penalty
         self.together = self.insists = self.must_look = self.would_look = self.held = self.vanished = False
         self._start_from(self.row)
 
     @abstractmethod
     def _start_from(self, row: Row | None) -> None:
-        """Decide on this from now on."""
+        """Decide on this state from now on."""
 
     @staticmethod
     @abstractmethod
     def read(item: Item) -> Row:
-        """What an item says."""
+        """The row in an item."""
 
     @abstractmethod
     def _state(self, part: Part) -> Bucket | Slots:
-        """What the item has for a part, as it was left by those before."""
+        """The state of a part's limit, after the decisions so far."""
 
     @abstractmethod
     def _note(self, part: Part, limit: Limit, request: Request) -> None:
-        """A part had its effect: what is to be written, and has to be so for that."""
+        """A part took effect: note what to write, and on which condition."""
 
     @abstractmethod
     def _before(self, row: Row, write: Write) -> Row:
-        """What the item was before a write, of which it has become `row`."""
+        """The row before a write, of which `row` is the result."""
 
     @abstractmethod
     def write(self) -> Write | None:
-        """What has to be written, or None if nothing has changed."""
+        """The write to send, or None if nothing has changed."""
 
     @abstractmethod
     def written(self, write: Write) -> Row:
-        """The item after a write, if nobody else has written to it."""
+        """The row after a write, if there was no other writer."""
 
     def _time(self, name: str) -> int:
-        """When a limit is decided on: now, or when it was last looked at or written. Once it has come from DynamoDB in
-        this call, it stays the same: those who write meanwhile do so later, and to run after them would have no end."""
+        """The time at which a limit is decided: now, or when it was last read or written, if that is later. Once
+        DynamoDB has returned the item in this call, it stays the same: other writers move it forward, and following
+        them would not end.
+        """
         time_ms = self._times.get(name)
         if time_ms is None:
             state = self._base.states.get(name)
@@ -109,13 +116,13 @@ class Ledger(ABC):
         return parts if shards == 1 else [part._replace(amount_milli=part.amount_milli * shards) for part in parts]
 
     def look(self, request: Request, parts: Sequence[Part]) -> Answer:
-        """What the answer to the parts of a request on this item would be."""
+        """The answer to these parts of a request, without effect."""
         parts = self._scaled(parts)
         states = [copy(self._state(part)) for part in parts]
         return decide(request._replace(parts=tuple(parts)), states, self.now_ms)
 
     def apply(self, request: Request, parts: Sequence[Part]) -> Answer:
-        """Answer the parts of a request on this item, and let it have its effect."""
+        """Decide these parts of a request, with their effect on the item."""
         parts = self._scaled(parts)
         states = [self._state(part) for part in parts]
         limits = [state.limit for state in states]
@@ -135,14 +142,14 @@ class Ledger(ABC):
         return all(map(_same, states, twins))
 
     def reshape(self, part: Part) -> None:
-        """What even a refused request does: the limit it brought holds from now on."""
+        """What even a refused request does: its limit takes effect."""
         state = self._state(part)
         if state.limit != part.limit:
             state.reshape(part.limit, part.revision)
             self._changed.add(part.limit.name)
 
     def differs(self, parts: Sequence[Part]) -> bool:
-        """Whether a request on this item brings a limit that is to replace the one there is."""
+        """Whether a request has a limit that replaces the stored one."""
         for part in parts:
             state = copy(self._state(part))
             if state.limit != part.limit:
@@ -152,7 +159,7 @@ class Ledger(ABC):
         return False
 
     def learn(self, row: Row | None, write: Write | None = None) -> None:
-        """The item is so now, and if there is a `write`, because of it."""
+        """The item has this row now; if there is a `write`, because of it."""
         before = row if row is None or write is None else self._before(row, write)
         self.row = row
         self.fresh = row is not None
@@ -161,7 +168,7 @@ class Ledger(ABC):
         self._start_from(before)
 
     def replay(self) -> None:
-        """Nothing was learnt: what was decided is decided again on the same."""
+        """Nothing was learnt: decide again on the same state."""
         self._start_from(self.row)
 
 
@@ -181,26 +188,26 @@ def _same(state: Bucket | Slots, after: Bucket | Slots) -> bool:
 
 
 class _Sum:
-    """What is added to one limit, in the order in which it was decided, as V goes."""
+    """The sum of the amounts for one limit, in the order in which they were decided, in units of V."""
 
     __slots__ = ("consumed_milli", "high", "lowest", "v")
 
     def __init__(self) -> None:
         self.v = 0
         self.lowest = 0
-        self.high: int | None = None  # above V as it is now, counted from full
+        self.high: int | None = None  # the highest V allowed, relative to now
         self.consumed_milli = 0
 
 
 class BucketLedger(Ledger):
-    """`usage_ms`: how long what is used is to be known."""
+    """The buckets of an item. `usage_ms`: how long usage is kept."""
 
     read = staticmethod(read_row)
     usage_ms = 0
 
     def begin(self) -> None:
         self._sums: dict[str, _Sum] = {}
-        self._insisted: set[str] = set()  # limits on whose V it depends whether there was anything to do
+        self._insisted: set[str] = set()  # limits for which "nothing to do" depends on V
         super().begin()
 
     def _start_from(self, row: Row | None) -> None:
@@ -216,12 +223,12 @@ class BucketLedger(Ledger):
         return found
 
     def bucket(self, part: Part) -> Bucket:
-        """The bucket of a part, under the limit that the part has brought."""
+        """The bucket of a part, under the part's limit."""
         self.reshape(part)
         return self._state(part)
 
     def missing_milli(self, part: Part) -> int:
-        """What can be given back, in millitokens of a shard: as many times more as there are shards."""
+        """How much can be given back, in millitokens of a shard, which are multiplied by the number of shards."""
         bucket = self._state(part)
         return bucket.limit.capacity_milli - bucket.tokens_milli
 
@@ -258,7 +265,7 @@ class BucketLedger(Ledger):
 
     def write(self) -> ItemWrite | None:
         if self.row is None and self._changed:
-            self.must_look = True  # what it has changed from is not known
+            self.must_look = True  # the state before the change is unknown
             return None
         if not any(bucket.changed for bucket in self._buckets.values()):
             self.must_look = self.must_look or (bool(self._insisted) and not self.fresh)
@@ -284,7 +291,7 @@ class BucketLedger(Ledger):
                 states[limit.name] = before._replace(v=v, at_ms=limit.at_ms, consumed_milli=consumed_milli)
                 continue
             blocked = bucket.blocked_until_ms if "!" in limit.written else 0
-            states[limit.name] = LimitState(
+            states[limit.name] = RowState(
                 bucket.limit, limit.v, limit.at_ms, limit.revision, limit.written, blocked, consumed_milli
             )
         return row._replace(states=states, ttl=write.ttl or row.ttl, writes=row.writes + 1, used=used)
@@ -314,8 +321,8 @@ class BucketLedger(Ledger):
         before = state.written if state else written
         return LimitWrite(name, form, v, at_ms, total.consumed_milli, low, high, before, written, bucket.revision)
 
-    def _commutes(self, state: LimitState, bucket: Bucket) -> bool:
-        """Whether only amounts have changed, so that the write need not insist on what V was."""
+    def _commutes(self, state: RowState, bucket: Bucket) -> bool:
+        """Whether only amounts have changed, so that V need not be what it was."""
         return (
             not self.insists
             and bucket.tokens_milli > -MAX_DEBT_MILLI
@@ -323,7 +330,7 @@ class BucketLedger(Ledger):
             and bucket.limit.name not in self._changed
         )
 
-    def _commuting(self, state: LimitState, bucket: Bucket, total: _Sum, now_v: int) -> tuple[Form, int, int, int]:
+    def _commuting(self, state: RowState, bucket: Bucket, total: _Sum, now_v: int) -> tuple[Form, int, int, int]:
         limit = bucket.limit
         low = now_v - total.lowest
         if total.high is None and total.v == total.lowest and (self.shards == 1 or state.v < low):
@@ -337,7 +344,7 @@ class BucketLedger(Ledger):
         return Form.BUSY, total.v, low, high
 
     def _full_at_ms(self, limit: LimitWrite) -> int:
-        """The latest moment at which the bucket can be full again, whatever V was in the allowed range."""
+        """The latest time at which the bucket is full again, for any V in the allowed range."""
         bucket = self._buckets[limit.name]
         if limit.form is Form.GIVE:
             return limit.at_ms
@@ -346,7 +353,7 @@ class BucketLedger(Ledger):
 
 
 def longest_wait(levels: Iterable[Level]) -> int | None:
-    """Of all levels."""
+    """The longest wait of all levels."""
     return longest_of(wait_ms for _, wait_ms in levels)
 
 

@@ -1,4 +1,4 @@
-"""The items of buckets and slots: their keys, and finding them by the indexes."""
+"""The items of buckets and slots: their keys, and finding them through the indexes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE = 100
 
 
 class ItemPlace(NamedTuple):
-    """An item: one shard of all buckets of an entity on a resource."""
+    """The key of an item: one shard of all buckets of an entity on a resource."""
 
     ns: str
     entity_id: str
@@ -35,7 +35,7 @@ class ItemPlace(NamedTuple):
         return {"PK": {"S": self.pk}, "SK": {"S": keys.STATE}}
 
     def fixed(self) -> dict[str, Attributes]:
-        """What every item of buckets says of itself, besides its key."""
+        """The attributes that follow from the key."""
         ns, entity_id, resource, shard = self
         return item_of(
             {
@@ -52,7 +52,7 @@ class ItemPlace(NamedTuple):
 
 
 class SlotPlace(ItemPlace):
-    """The item of the slots beside the buckets."""
+    """The key of the item with the slots, beside the buckets."""
 
     __slots__ = ()
 
@@ -72,9 +72,9 @@ class SlotPlace(ItemPlace):
 def places_plan(
     deliver: Deliverer, ns: str, entity_id: str | None, resource: str | None, cursor: str | None
 ) -> Plan[tuple[dict[ItemPlace, set[str]], str | None]]:
-    """The first shards, each with what there is of it (STATE, SLOTS), and where the next page starts.
+    """The first shards, each with the items it has (STATE, SLOTS), and where the next page starts.
 
-    Both may be on different pages.
+    The two items may be on different pages.
     """
     if entity_id is not None and resource is not None:
         return {ItemPlace(ns, entity_id, resource, 0): {keys.STATE, keys.SLOTS}}, None
@@ -91,7 +91,7 @@ def places_plan(
 
 
 def _index(ns: str, entity_id: str | None, resource: str | None) -> tuple[str, str, str]:
-    """Which index to ask, its partition, and how the sort keys of buckets begin there."""
+    """The index to query, its partition, and how the sort keys of buckets begin there."""
     if entity_id is not None:
         return keys.GSI3, keys.gsi3_pk_entity(ns, entity_id), "BUCKET#"
     if resource is not None:
@@ -106,12 +106,12 @@ def _cursor(last: Item) -> str:
 
 
 def _start_at(cursor: str, ns: str, index: str) -> dict[str, Attributes]:
-    """A cursor comes from outside."""
+    """A cursor comes from outside, so it is checked."""
     kind = SlotPlace if cursor.endswith(keys.SLOTS) else ItemPlace
     try:
         place = kind(*keys.parse_bucket_pk(cursor.removesuffix(keys.SLOTS)))
     except ValueError:
-        raise ValidationError(f"cursor {cursor!r} is none that this listing has given") from None
+        raise ValidationError(f"cursor {cursor!r} is not of this list: pass the cursor of the page before") from None
     if place.ns != ns:
         raise ValidationError(f"cursor {cursor!r} is of another namespace")
     fixed = place.fixed()

@@ -1,4 +1,4 @@
-"""The store's methods, as plans: written once for the blocking store and for the one of coroutines."""
+"""The store's methods, as plans: written once for the blocking and the async store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .slots import SlotSource
 from .stored import StoredNamespaces
 from .table import DynamoDBTable
 from .url import DynamoDBSettings
-from .usage import UsageCounters, UsageReader
+from .usage import HourlyUsage, UsageCounters
 from .writer import Writer
 
 
@@ -35,7 +35,7 @@ class DynamoDBPlans:
         cross_shard = CrossShard(deliver, self.namespaces, cache, writer, self.hours)
         self._settler = Settler(writer, self.namespaces, self.shards, slots, cross_shard, self.hours)
         self._buckets = Buckets(deliver, self.namespaces, cache, cross_shard, slots, self.hours)
-        self._usage = UsageReader(deliver, self.namespaces, self.hours)
+        self._usage = HourlyUsage(deliver, self.namespaces, self.hours)
         self._records = Records(deliver, self.namespaces)
         self._stored = StoredNamespaces(deliver, self.namespaces)
         self._table = DynamoDBTable(deliver)

@@ -118,7 +118,7 @@ def record_item(record_key: str, ns: str) -> RecordItem:
         if fields is not None:
             return RecordItem.of(kind, ns, record_key, **fields)
     if _is_reserved(words):
-        raise ValidationError(f"record key {record_key!r} is none that this store has a place for")
+        raise ValidationError(f"record key {record_key!r} has an unknown form: use a key of headgate.limiter.keys")
     return RecordItem.of(OTHER, ns, record_key, name=name)
 
 
@@ -159,7 +159,9 @@ def record_list(prefix: str, ns: str) -> RecordList:
         if fields and (index := kind.listed.get([*fields][-1])) is not None:
             return RecordList(kind, index, ns, fields)
     if _is_reserved(words):
-        raise ValidationError(f"records cannot be listed by the prefix {prefix!r} on this store")
+        raise ValidationError(
+            f"DynamoDB cannot list records by the prefix {prefix!r}: give all fields of the name but the last"
+        )
     return RecordList(OTHER, TABLE, ns, {"name": name})
 
 

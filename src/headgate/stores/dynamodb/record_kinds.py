@@ -77,7 +77,7 @@ class LimitColumns(NamedTuple):
         return {"name": name, **{field: _plain(values[f"l_{name}_{suffix}"]) for field, suffix in numbers.items()}}
 
 
-class Document(NamedTuple):
+class JsonColumn(NamedTuple):
     """The whole value, as JSON."""
 
     attribute: str = "value"
@@ -91,7 +91,7 @@ class Document(NamedTuple):
         return value
 
 
-Columns: TypeAlias = "Sequence[Column | LimitColumns | Document]"
+Columns: TypeAlias = "Sequence[Column | LimitColumns | JsonColumn]"
 
 
 def _decimal(number: float) -> int | Decimal:
@@ -227,7 +227,7 @@ AUDIT_EVENT = RecordKind(
     "audit#{event}",
     keys.pk_audit(_NS),
     keys.sk_audit(_EVENT),
-    (Document(),),
+    (JsonColumn(),),
     listed={"event": TABLE},
     written_once=True,
 )
@@ -250,7 +250,7 @@ NAMESPACE = RecordKind(
     registry_only=True,
 )
 # Of any other name, which may contain #.
-OTHER = RecordKind("{name}", keys.pk_record(_NS), keys.sk_record("{name}"), (Document(),), listed={"name": TABLE})
+OTHER = RecordKind("{name}", keys.pk_record(_NS), keys.sk_record("{name}"), (JsonColumn(),), listed={"name": TABLE})
 
 KINDS = (
     *(ENTITY, CHILD, SYSTEM_LIMITS, RESOURCE_LIMITS, ENTITY_LIMITS, CUSTOM, REVISION),

@@ -1,17 +1,16 @@
-"""Slots as an item of the table: who holds how many of each concurrent limit, and until when.
+"""Slots as an item of the table: the leases that hold them, how many each, and until when.
 
-One item has all concurrent limits of an entity on a resource. It is beside their buckets, and never in shards.
+One item has all concurrent limits of an entity on a resource. It is beside their buckets, and is never split.
 
     s_{limit}_lm            the limit, with a penalty if there is one
-    s_{limit}_h             by lease id, until when, and after a slash how many millislots if they are not 1000
-    s_{limit}_n             how many are taken, with those that have run out and are still there
+    s_{limit}_h             by lease id: its expiry, and after a slash its millislots if they are not 1000
+    s_{limit}_n             how many are taken, including expired ones that are still there
     s_{limit}_at, _rv       the last write by the writer's clock; the revision of the stored limit
     ver, ttl                number of writes; when DynamoDB may delete it
 
-Who takes, renews or gives back writes the entries of its leases, if they are what they are believed to be and `n` is
-low enough: any number of them may do so at once, and are in nobody's way. What has run out is left where it is until
-its room is needed. That, a new limit, a penalty, and many leases at once are written as a whole, if the item is the one
-that was seen: its `ver` says so.
+A take, a renewal and a release write only the entries of their leases, on the condition that the entries are as assumed
+and `n` is low enough. So they do not block each other. Expired entries stay until their room is needed. Removing them,
+a new limit, a penalty, and changes of many leases write the whole item, on the condition that its `ver` is unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from .exchange import Attributes, Item, Send
 from .items import attribute
 from .ledger import Ledger
 from .places import ItemPlace
-from .rows import NEW, Held, LimitState, Row, number, read_limit, reading, written_limit
+from .rows import NEW, Held, Row, RowState, number, read_limit, reading, written_limit
 
 PREFIX = "s_"
 SUFFIXES = ("lm", "h", "n", "at", "rv")
@@ -45,7 +44,7 @@ def read_slots(item: Item) -> Row:
 
 
 def _read_slots(item: Item) -> Row:
-    states: dict[str, LimitState] = {}
+    states: dict[str, RowState] = {}
     for name_of, value in item.items():
         if name_of.startswith(PREFIX) and name_of.endswith("_lm"):
             start = name_of[: -len("lm")]
@@ -57,19 +56,19 @@ def _read_slots(item: Item) -> Row:
                 raise ValueError(
                     f"limit {name} has {shown((held, at_ms, revision, blocked_until_ms, *holders.values()))}"
                 )
-            states[name] = LimitState(limit, held, at_ms, revision, value["S"], blocked_until_ms, 0, holders)
+            states[name] = RowState(limit, held, at_ms, revision, value["S"], blocked_until_ms, 0, holders)
     return Row(states, 1, number(item, "ttl"), number(item, "ver"))
 
 
-def slots_of(state: LimitState, now_ms: int) -> Slots:
+def slots_of(state: RowState, now_ms: int) -> Slots:
     return Slots(state.limit, now_ms, dict(state.holders), state.blocked_until_ms, state.revision)
 
 
-def state_of_slots(slots: Slots) -> LimitState:
+def state_of_slots(slots: Slots) -> RowState:
     at_ms = slots.settled_at_ms
     blocked = slots.blocked_until_ms if slots.blocked_until_ms > at_ms else 0
     written = written_limit(slots.limit, blocked)
-    return LimitState(slots.limit, slots.held_milli, at_ms, slots.revision, written, blocked, 0, dict(slots.holders))
+    return RowState(slots.limit, slots.held_milli, at_ms, slots.revision, written, blocked, 0, dict(slots.holders))
 
 
 def _read_held(text: str) -> Held:
@@ -83,7 +82,7 @@ def _written_held(held: Held) -> Attributes:
 
 
 class Entry(NamedTuple):
-    """What a lease holds of a limit: what it has to be, and what it becomes."""
+    """What a lease holds of a limit: what it must be, and what it becomes."""
 
     name: str
     lease_id: str
@@ -92,7 +91,7 @@ class Entry(NamedTuple):
 
 
 class _SlotExpression:
-    """`ttl`: that has to be written, or 0."""
+    """`ttl`: the time to live to write, or 0."""
 
     def __init__(self, row: Row | None, needed_ms: int) -> None:
         self.ttl = time_to_live(row, needed_ms)
@@ -123,14 +122,16 @@ class _SlotExpression:
 
 
 class EntriesWrite(NamedTuple):
-    """The entries of some leases. `states`: their limits as they will be. `rooms`: how many may be taken at most, of
-    those limits of which more are. `repeatable`: nothing is taken, and nothing given back but all that a lease has."""
+    """The entries of some leases. `states`: the new states of their limits. `rooms`: for limits of which more are
+    taken, the most that may be taken already. `repeatable`: nothing is taken, and leases give back all they hold or
+    nothing.
+    """
 
     place: ItemPlace
     row: Row
     needed_ms: int
     entries: Sequence[Entry]
-    states: Mapping[str, LimitState]
+    states: Mapping[str, RowState]
     rooms: Mapping[str, int]
     repeatable: bool
 
@@ -183,7 +184,7 @@ class WholeWrite(NamedTuple):
     place: ItemPlace
     row: Row | None
     needed_ms: int
-    states: Mapping[str, LimitState]
+    states: Mapping[str, RowState]
     repeatable: bool
 
     def update(self, table: str) -> Send:
@@ -213,7 +214,7 @@ def milli_of(held: Held | None) -> int:
     return held[0] if held else 0
 
 
-_FEW = 25  # an expression has a greatest length
+_FEW = 25  # the length of an expression is limited
 
 
 class SlotLedger(Ledger):
@@ -222,11 +223,11 @@ class SlotLedger(Ledger):
     def begin(self) -> None:
         self._touched: dict[tuple[str, str], Held | None] = {}  # by limit and lease: what it held before
         self._holds: dict[tuple[str, str], Held | None] = {}  # and what it holds now
-        self._moved: set[str] = set()  # limits with such leases, be it that they hold again what they held
-        self._more: dict[str, int] = {}  # of each limit, how many more are held than before
-        self._most: dict[str, int] = {}  # at most, just after somebody took
+        self._moved: set[str] = set()  # limits with such leases, even if they hold the same again
+        self._more: dict[str, int] = {}  # for each limit, how many more are held than before
+        self._most: dict[str, int] = {}  # the most, after a take
         self._repeatable = True
-        self._noted = False  # something was decided, if only that nothing changes
+        self._noted = False  # something was decided, even if nothing changes
         super().begin()
 
     def _start_from(self, row: Row | None) -> None:
@@ -316,7 +317,7 @@ class SlotLedger(Ledger):
         ]
 
     def _commutes(self, entries: Sequence[Entry]) -> bool:
-        """Whether it is enough that the entries are what they are believed to be, and that there is room."""
+        """Whether it is enough that the entries are as assumed, and that there is room."""
         known = (self.row or NEW).states
         return (
             not self.insists

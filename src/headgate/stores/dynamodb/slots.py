@@ -1,4 +1,4 @@
-"""The items of slots: bringing them, and from outside listing, deleting and sweeping them."""
+"""The items of slots: reading them for a round; listing, deleting and sweeping them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_ONCE = 25
 
 
 class SlotSource(ItemSource):
-    """`buckets`: what was seen of the buckets beside them."""
+    """`buckets`: what was last seen of the buckets beside them."""
 
     def __init__(self, deliver: Deliverer, buckets: Cache) -> None:
         super().__init__(Cache())
@@ -43,11 +43,11 @@ class SlotSource(ItemSource):
     # Before settling
 
     def know_plan(self, wanted: Mapping[SlotPlace, set[str]]) -> Plan[set[SlotPlace]]:
-        """See to it that the items are known, and that none of the limits in them is one of tokens any more. Which were
-        read just now.
+        """Make sure that the items are known, and that none of their limits is still one of tokens. Returns the items
+        that were read.
 
-        A limit that was one of tokens starts anew, and so does what there is of it from when it was one of slots. Who
-        uses tokens does not look at slots, so it is here that both are cleared away.
+        A limit that changes from tokens to slots starts afresh, and so do slots left from an earlier change. Requests
+        for tokens do not read slots, so both are removed here.
         """
         read: set[SlotPlace] = set()
         for _ in range(_TRIES):
@@ -57,13 +57,15 @@ class SlotSource(ItemSource):
                 return read
             shards = yield from self._shards_plan(turned)
             sends = [self._start_anew(place, names, shards[place]) for place, names in turned.items()]
-            yield from self._deliver.all_plan(sends)  # if it fails, another one has done it, or was at it
+            yield from self._deliver.all_plan(sends)  # if it fails, another client did it, or is doing it
             yield from self._read_again_plan(turned)
             read |= turned.keys()
-        raise RateLimiterUnavailable("others use the same limits of DynamoDB as limits of another kind")
+        raise RateLimiterUnavailable(
+            "other clients use the same limits with another kind: use either tokens or slots for a limit"
+        )
 
     def _read_plan(self, wanted: Mapping[SlotPlace, set[str]]) -> Plan[set[SlotPlace]]:
-        """Those of which nothing is known; with their buckets, if they may have a limit that is new to the slots."""
+        """Items of which nothing is known; with their buckets, if a limit is new to the slots."""
         unknown = {place for place in wanted if self.cache.get(place) is None}
         beside = [place for place, names in wanted.items() if self._asks_for_buckets(place, names)]
         if unknown or beside:
@@ -73,7 +75,7 @@ class SlotSource(ItemSource):
     def _bring_plan(
         self, slots: Mapping[SlotPlace, Mapping[str, int]], buckets: Mapping[ItemPlace, Mapping[str, int]]
     ) -> Plan[None]:
-        """Read items, of which it is known when their limits were last looked at."""
+        """Read items. The values: when their limits were last read."""
         items = yield from read_items_plan(self._deliver, [place.item_key for place in (*slots, *buckets)])
         for slot_place, at_ms in slots.items():
             item = items.get(slot_place.item_key)
@@ -91,7 +93,7 @@ class SlotSource(ItemSource):
         return [name for name in names if seen is not None and name in seen.row.states]
 
     def _shards_plan(self, wanted: Iterable[SlotPlace]) -> Plan[dict[SlotPlace, list[ItemPlace]]]:
-        """Which there are of the buckets beside them: some may not have been split yet."""
+        """The existing shards of the buckets beside them: some may not be split yet."""
         found: dict[SlotPlace, list[ItemPlace]] = {}
         for place in wanted:
             seen = self._buckets.get(place)
@@ -101,7 +103,7 @@ class SlotSource(ItemSource):
         return found
 
     def _start_anew(self, place: SlotPlace, names: Sequence[str], shards: Sequence[ItemPlace]) -> Send:
-        """In one transaction, and by one only: whoever comes later would take away what is new."""
+        """In one transaction, and only once: a second one would remove new data."""
         items = [self._without(shard, names, "wcu", PREFIX, BUCKET_SUFFIXES) for shard in shards]
         slots = self.cache.get(place)
         if slots is not None and slots.row.writes:
@@ -126,7 +128,7 @@ class SlotSource(ItemSource):
         }
 
     def _read_again_plan(self, turned: Mapping[SlotPlace, Sequence[str]]) -> Plan[None]:
-        """What has started anew has not been looked at yet; the others have."""
+        """Limits that have started afresh count as never read."""
 
         def forget(cache: Cache, place: SlotPlace) -> dict[str, int]:
             seen = cache.get(place)
@@ -137,16 +139,16 @@ class SlotSource(ItemSource):
         buckets = {ItemPlace(*place): forget(self._buckets, place) for place in turned}
         yield from self._bring_plan(slots, buckets)
 
-    # From outside
+    # Listing, deleting, sweeping
 
     def rows_plan(self, places: Iterable[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
-        """Those that there are."""
+        """The rows of the items that exist."""
         by_key = {place.item_key: place for place in (SlotPlace(*place) for place in places)}
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_slots(item) for key, item in items.items()}
 
     def _sound_rows_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
-        """But for those that are corrupt."""
+        """The same without corrupt items."""
         try:
             return (yield from self.rows_plan(places))
         except CorruptState:
@@ -162,7 +164,7 @@ class SlotSource(ItemSource):
         yield from self._deliver.one_plan(Send("DeleteItem", delete, repeatable=True))
 
     def free_expired_plan(self, ns: str, now_ms: int) -> Plan[int]:
-        """Remove the holders that have run out; how many. Each is counted by the one whose write has removed it."""
+        """Remove expired holders; returns how many. Each is counted by the client whose write removed it."""
         swept = 0
         parameters = query(ns, keys.gsi4_sk_slots(ns), keys.GSI4)
         after: Any = None
@@ -177,7 +179,7 @@ class SlotSource(ItemSource):
 
     def _sweep_rows_plan(self, rows: dict[ItemPlace, Row], now_ms: int) -> Plan[int]:
         swept = 0
-        for _ in range(_TRIES):  # whoever is faster all the time needs the slots, and lets go of them as well
+        for _ in range(_TRIES):  # a client that is always faster uses the slots, and removes expired ones itself
             sweeps = dict(_sweeps(rows, now_ms))
             if not sweeps:
                 break
@@ -194,7 +196,7 @@ class SlotSource(ItemSource):
 
 
 def _sweeps(rows: Mapping[ItemPlace, Row], now_ms: int) -> Iterator[tuple[ItemPlace, tuple[WholeWrite, int]]]:
-    """What to write to each item that has leases which have run out, and how many those are but for headgate's own."""
+    """The write for each item that has expired leases, and how many they are without headgate's own."""
     for place, row in rows.items():
         after = listed(row, now_ms)
         gone = {name: len(row.states[name].holders) - len(slots.holders) for name, slots in after.items()}

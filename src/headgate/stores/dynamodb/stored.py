@@ -1,7 +1,7 @@
-"""Of which namespaces something is stored, how much, and removing all of one.
+"""Which namespaces have data, how much, and purging one.
 
-Everything of a namespace is found by its id in GSI4, which follows the table with a delay of some milliseconds. So a
-list may have what was removed just now, and whoever finds nothing looks once more.
+All items of a namespace are found by its id in GSI4, which follows the table with a delay of some milliseconds. So a
+list may show items that were just removed, and a purge that finds nothing looks once more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .items import all_pages_plan, page_plan, query
 from .namespaces import Namespaces
 
 _STEP = 500
-_AT_ONCE = 25  # what one BatchWriteItem takes
+_AT_ONCE = 25  # the most that one BatchWriteItem takes
 _DELAY_SECONDS = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
 
@@ -28,7 +28,7 @@ class StoredNamespaces:
         self._namespaces = namespaces
 
     def list_plan(self) -> Plan[list[str]]:
-        """By name; those that have none, by their id after an underscore. All of the index is read."""
+        """By name, or by the id after an underscore if there is no name. The whole index is read."""
         yield from self._namespaces.read_plan([])
         scan = {"IndexName": keys.GSI4, "ProjectionExpression": "GSI4PK"}
         replies = yield from all_pages_plan(self._deliver, scan, "Scan", more_time=True)
@@ -37,7 +37,7 @@ class StoredNamespaces:
         return sorted(names.get(ns, f"{keys.REGISTRY}{ns}") for ns in ids - {keys.REGISTRY})
 
     def _names_plan(self) -> Plan[dict[str, str]]:
-        """By id."""
+        """Names by id."""
         names: dict[str, str] = {}
         cursor: str | None = None
         while True:
@@ -56,7 +56,7 @@ class StoredNamespaces:
         return sum(reply["Count"] for reply in replies)
 
     def purge_plan(self, namespace: str) -> Plan[int]:
-        """Remove some hundred items, and say how many."""
+        """Remove some hundred items; returns how many."""
         ns = yield from self._namespaces.find_any_plan(namespace)
         self._namespaces.forget(namespace)
         if ns is None:
@@ -75,7 +75,7 @@ class StoredNamespaces:
         return [{"PK": row["PK"], "SK": row["SK"]} for row in reply["Items"]]
 
     def _delete_plan(self, left: list[Any]) -> Plan[None]:
-        """What DynamoDB leaves undone for lack of capacity is done again."""
+        """Items that DynamoDB leaves out for lack of capacity are requested again."""
         pause = _FIRST_PAUSE
         while True:
             pieces = [left[start : start + _AT_ONCE] for start in range(0, len(left), _AT_ONCE)]

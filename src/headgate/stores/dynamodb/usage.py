@@ -1,14 +1,17 @@
-"""What was used, by the hour: counted in the items of buckets, and put away in items of a day.
+"""Usage by the hour: counted in the items of buckets, moved to one item per day, and read from both.
 
-    u_{limit}_{hour}    millitokens, in an item of buckets and in one of hours; hours are counted from 1970
-    moves               of an item of buckets, how often something of it was put away
+    u_{limit}_{hour}    millitokens, in an item of buckets and in one of a day; hours are counted from 1970
+    moves               in an item of buckets, how often hours were moved from it
 
-Whoever takes adds to the hour in the same write. An item of buckets must stay small, since a write costs by its size:
-who gets to see too many hours in it that are over moves them to the items of their days, in one transaction, if they
-are what was seen. Should it fail, another one was faster, or comes later: no count depends on it.
+A take adds to its hour in the same write. An item of buckets must stay small, because a write costs by its size. A
+client that sees too many past hours in an item moves them to the items of their days, in one transaction, on the
+condition that they are unchanged. If that fails, another client did it or will do it: no count depends on it.
 
-An item of buckets stays for as long as usage is wanted, even if it has no buckets any more (`emptied`). So whoever
-knows all items of buckets knows where something was used.
+A reader must neither miss a move nor see it twice. If `moves` is the same before and after the items of the days were
+read, there was none.
+
+An item of buckets stays for as long as usage is kept, even without buckets (`emptied`). So the items of buckets show
+where there is usage.
 """
 
 from __future__ import annotations
@@ -33,25 +36,25 @@ from .rows import MOST_SHARDS, PREFIX, SUFFIXES, Row, counted, parse_used, used_
 from .rows import counted as counted_by
 
 MOVES = "moves"
-# How many counts there is room for in a kilobyte, beside the limits.
+# How many counts fit into a kilobyte, beside the limits.
 _MOST, _LEAST, _FOR_A_LIMIT = 24, 8, 4
-_AT_ONCE = 90  # a transaction may have 100 items, and each of them may be of another day
+_AT_ONCE = 90  # a transaction has at most 100 items, and each count may be of another day
 _SIDE_BY_SIDE = 25
 _REMEMBERED = 20_000
 _DAY_HOURS = DAY_MS // HOUR_MS
 
 
 class UsageCounters:
-    """`kept_ms`: how long usage is wanted; 0 if it is not."""
+    """`kept_ms`: how long usage is kept; 0 if it is not counted."""
 
     def __init__(self, deliver: Deliverer) -> None:
         self.kept_ms = 0
         self._deliver = deliver
         self._due: dict[ItemPlace, tuple[Row, int]] = {}
-        self._tried: dict[ItemPlace, int] = {}  # in which hour
+        self._tried: dict[ItemPlace, int] = {}  # the hour of the last attempt
 
     def notice(self, place: ItemPlace, row: Row, now_ms: int) -> None:
-        """An item that was written just now. Each is put away at most once an hour by each client."""
+        """An item was written. Each client moves the hours of an item at most once an hour."""
         if not self.kept_ms or len(row.used) <= max(_MOST - _FOR_A_LIMIT * len(row.states), _LEAST):
             return
         hour = hour_of(now_ms)
@@ -62,7 +65,7 @@ class UsageCounters:
             self._due[place] = row, now_ms
 
     def put_away_plan(self) -> Plan[None]:
-        """Once, whatever becomes of it: somebody waits for an answer, and has it only after this."""
+        """Move past hours. Tried once, because a caller waits for its answer meanwhile."""
         sends: list[Send] = []
         while len(sends) < _SIDE_BY_SIDE and (due := _any_of(self._due)) is not None:
             sends.append(self._move(*due))
@@ -122,7 +125,7 @@ class UsageCounters:
     def emptied(
         self, place: ItemPlace, row: Row, count: int, condition: str, values: Mapping[str, Attributes]
     ) -> dict[str, Any]:
-        """An Update that takes all buckets out of an item, one of `count` shards, and leaves what was counted."""
+        """An Update that removes all buckets from an item, one of `count` shards, and keeps its usage."""
         gone = [f"{PREFIX}{name}_{suffix}" for name in row.states for suffix in SUFFIXES]
         sets = self._left_behind(place, row, count)
         names = {f"#{i}": name for i, name in enumerate((*sets, *gone))}
@@ -142,7 +145,7 @@ class UsageCounters:
         }
 
     def _left_behind(self, place: ItemPlace, row: Row, count: int) -> dict[str, int]:
-        """What an item says that has no buckets."""
+        """The attributes of an item without buckets."""
         says = {"shard_count": 0 if place.shard else 1}
         if ttl := time_to_live(row._replace(shard_count=1), self.kept_ms):
             says["ttl"] = ttl
@@ -152,7 +155,7 @@ class UsageCounters:
 
 
 def shards_ever(item: Item) -> int:
-    """How many shards there are, or were, of the buckets of which this is the first."""
+    """The most shards that the buckets have, or had before a merge. `item` is the first shard."""
     return max(1, counted(item, "shard_count"), counted(item, MOST_SHARDS))
 
 
@@ -165,7 +168,7 @@ def day_of(hour: int) -> int:
 
 
 def sums(items: Iterable[Item], hours: tuple[int, int]) -> dict[str, dict[int, int]]:
-    """What all of them together have counted in these hours, by limit."""
+    """The usage in these hours that all items have counted, by limit."""
     first, after = hours
     used: dict[str, dict[int, int]] = {}
     for item in items:
@@ -179,7 +182,7 @@ def sums(items: Iterable[Item], hours: tuple[int, int]) -> dict[str, dict[int, i
 
 
 def _over(row: Row, hour: int) -> list[str]:
-    """Which of an item's counts are of hours before this one, the oldest first."""
+    """The counts of hours before this one, the oldest first."""
     over = sorted((found, name) for name in row.used if (found := parse_used(name)[1]) < hour)
     return [name for _, name in over[:_AT_ONCE]]
 
@@ -193,7 +196,7 @@ def _any_of(due: dict[ItemPlace, tuple[Row, int]]) -> tuple[ItemPlace, Row, int]
     return place, row, now_ms
 
 
-class UsageReader:
+class HourlyUsage:
     def __init__(self, deliver: Deliverer, namespaces: Namespaces, usage_counters: UsageCounters) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
@@ -225,7 +228,7 @@ class UsageReader:
         return Page(rows, cursor)
 
     def _items_plan(self, places: Sequence[ItemPlace], hours: tuple[int, int]) -> Plan[dict[ItemPlace, list[Item]]]:
-        """All items that have counted for each of these places, of their days as well."""
+        """All items with usage of these places, including the items of their days."""
         found = yield from self._buckets_plan(places)
         moved = [place for place, items in found.items() if _moves(items)]
         while moved:
@@ -238,7 +241,7 @@ class UsageReader:
         return found
 
     def _buckets_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, list[Item]]]:
-        """All shards of each place, those that there are no longer as well."""
+        """All shards of each place, including merged ones."""
         firsts = yield from self._read_plan(places)
         others = yield from self._read_plan(
             [place._replace(shard=shard) for place, item in firsts.items() for shard in range(1, shards_ever(item))]

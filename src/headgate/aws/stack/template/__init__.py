@@ -1,4 +1,4 @@
-"""The CloudFormation template of the whole: the table, what works behind it, and who may use it."""
+"""The CloudFormation template: the table, the functions behind it, and the policies for its users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _parameters() -> dict[str, Any]:
         "CodeKey": {
             "Type": "String",
             "Default": "",
-            "Description": "The key of the code, which `headgate aws export-lambda` makes. Without one, no functions.",
+            "Description": "The key of the code from `headgate aws export-lambda`. Without one, no functions.",
         },
     }
     return code | {parameter.name: parameter.definition() for _, parameter in parameters()}
@@ -55,17 +55,19 @@ def _outputs() -> dict[str, Any]:
         return made | {"Condition": condition} if condition else made
 
     return {
-        "Version": output("The headgate that made the template.", __version__),
+        "Version": output("The version of headgate that made the template.", __version__),
         "TableName": output("The table, for dynamodb://TableName.", ref(storage.TABLE)),
         "TableArn": output("The table.", att(storage.TABLE, "Arn")),
         "StreamArn": output("Its stream.", att(storage.TABLE, "StreamArn")),
         "AppPolicyArn": output("For programs that take tokens.", ref(policies.APP)),
-        "AdminPolicyArn": output("For whoever manages limits and entities.", ref(policies.ADMIN)),
-        "ReadOnlyPolicyArn": output("For whoever only looks.", ref(policies.READ_ONLY)),
+        "AdminPolicyArn": output("For administrators of limits and entities.", ref(policies.ADMIN)),
+        "ReadOnlyPolicyArn": output("For readers.", ref(policies.READ_ONLY)),
         "ArchiveBucketName": output("Where audit events go.", ref(storage.ARCHIVE), HAS_ARCHIVE),
         "AggregatorArn": output("The aggregator.", att(functions.AGGREGATOR, "Arn"), HAS_FUNCTIONS),
         "ReconcilerArn": output("The reconciler.", att(functions.RECONCILER, "Arn"), HAS_FUNCTIONS),
-        "DeadLetterQueueUrl": output("What the aggregator gave up on.", ref(storage.DEAD_LETTERS), HAS_FUNCTIONS),
+        "DeadLetterQueueUrl": output(
+            "Records that the aggregator gave up on.", ref(storage.DEAD_LETTERS), HAS_FUNCTIONS
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""Carrying a table of zae-limiter's over to headgate: into a new table, or in place."""
+"""Migration of zae-limiter tables to headgate: into a new table, or in place."""
 
 from __future__ import annotations
 

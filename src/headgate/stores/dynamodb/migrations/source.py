@@ -1,4 +1,4 @@
-"""Reading a table of zae-limiter's: its namespaces, and its items by groups, one page after the other."""
+"""Reading a zae-limiter table: its namespaces, and its items in groups, page by page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DELETED = "deleted"
 
 
 class Renamed(NamedTuple):
-    """A namespace, and the id that it gets; "" if it is left out."""
+    """A namespace, and its new id; "" if it is left out."""
 
     name: str
     id: str
@@ -31,7 +31,7 @@ class Renamed(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A group. `on_page`: its items on this page; `items`: all of them, those on other pages too."""
+    """A group. `on_page`: its items on this page; `items`: all of them."""
 
     group: ItemGroup
     on_page: list[Item]
@@ -46,19 +46,19 @@ class ZaeTable:
         self._deliver = deliver
 
     def namespaces_plan(self, namespace: str, now_ms: int) -> Plan[tuple[dict[str, Renamed], list[str]]]:
-        """The namespaces by their ids in this table, and what has to be said of them.
+        """The namespaces by their ids in this table, and notes about them.
 
         A table from before release 0.10 has none: all of it goes to `namespace`.
         """
         items = yield from self._query_plan(_SYSTEM, "#N")
         records = [fields_of(item) for item in items if "namespace_name" in item]
-        found, told = _chosen(records)
+        found, notes = _chosen(records)
         if found and _DEFAULT not in {each.name for each in found.values()}:
             found[_DEFAULT] = Renamed(_DEFAULT, secrets.token_urlsafe(8), created_at_ms=now_ms)
-        return found or {"": Renamed(namespace, secrets.token_urlsafe(8), created_at_ms=now_ms)}, told
+        return found or {"": Renamed(namespace, secrets.token_urlsafe(8), created_at_ms=now_ms)}, notes
 
     def page_plan(self, start: ItemKey | None, size: int, ours: frozenset[str]) -> Plan[Page]:
-        """The groups of which something is on a page. `ours`: ids of namespaces to pass over."""
+        """The groups with items on a page. `ours`: ids of namespaces to skip."""
         scan = {"Limit": size, "ConsistentRead": True}
         yield from MoreTime()
         reply, after = yield from page_plan(self._deliver, scan, start and key_of(start), "Scan")
@@ -69,7 +69,7 @@ class ZaeTable:
         return pieces, item_key_of(after) if after else None
 
     def parents_plan(self, pieces: Iterable[Piece]) -> Plan[dict[tuple[str, str], Mapping[str, Any]]]:
-        """What is stored of the parents of entities, by namespace and id."""
+        """The stored parents of entities, by namespace and id."""
         wanted: dict[ItemKey, tuple[str, str]] = {}
         for piece in pieces:
             parent_id = fields_of(piece.items[0]).get("parent_id") if piece.group.kind == ENTITIES else None
@@ -103,19 +103,19 @@ def _grouped(items: Iterable[Item], ours: frozenset[str]) -> dict[ItemGroup, lis
 
 
 def _chosen(records: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Renamed], list[str]]:
-    """Those in use, then those that were deleted and whose names are free."""
+    """The namespaces in use, then the deleted ones whose names are free."""
     found: dict[str, Renamed] = {}
-    told = []
+    notes = []
     for fields in sorted(records, key=lambda fields: bool(fields.get("status") != ACTIVE)):
         ns, renamed = fields["namespace_id"], _renamed(fields)
         if ns in found:
             continue
         taken = {each.name for each in found.values() if each.id}
         if renamed.status not in (ACTIVE, DELETED) or renamed.name in taken:
-            told.append(f"namespace {renamed.name!r} with the id {ns!r} is {renamed.status}, and is left out")
+            notes.append(f"namespace {renamed.name!r} with the id {ns!r} is {renamed.status}, and is left out")
             renamed = renamed._replace(id="")
         found[ns] = renamed
-    return found, told
+    return found, notes
 
 
 def _renamed(fields: Mapping[str, Any]) -> Renamed:

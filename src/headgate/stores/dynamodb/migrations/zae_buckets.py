@@ -31,7 +31,7 @@ from ..usage import MOVES
 from .writes import Addition, Context, NewItem, moment_ms
 from .zae_items import DEFAULT, ItemGroup
 
-# How attributes with the numbers of a limit end, and what they were called when a limit was an item of its own.
+# How attributes with the numbers of a limit end, and their names when a limit was an item of its own.
 _CONFIG = {"cp": "capacity", "bx": "burst", "ra": "refill_amount", "rp": "refill_period_seconds"}
 _BUCKET = {"cp": "capacity_milli", "bx": "burst_milli", "ra": "refill_amount_milli", "rp": "refill_period_ms"}
 
@@ -48,7 +48,7 @@ def limits_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context:
 
 
 def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
-    """Of the newest layout there is: what an upgrade of zae-limiter has left behind is not read by it either."""
+    """Of the newest layout in the item: zae-limiter does not read what its upgrades left behind either."""
     together = [configured(name, fields) for fields in found for name in names_in(fields, "l", "cp")]
     return together or [configured(None, fields) for fields in found if "limit_name" in fields]
 
@@ -61,17 +61,17 @@ def _limits_item(group: ItemGroup, ns: str) -> RecordItem:
 
 
 def names_in(fields: Mapping[str, Any], prefix: str, suffix: str) -> list[str]:
-    """The limits that an item with all of them has."""
+    """The names of the limits in an item with all of them."""
     return [name[2 : -len(suffix) - 1] for name in fields if re.fullmatch(f"{prefix}_.+_{suffix}", name)]
 
 
 def configured(name: str | None, fields: Mapping[str, Any]) -> Limit:
-    """A limit as it is configured. Without a name, of an item of its own."""
+    """A configured limit. Without a name, from an item of its own."""
     return _limit(name, {each: fields.get(f"l_{name}_{each}" if name else _CONFIG[each]) for each in _CONFIG}, fields)
 
 
 def of_bucket(name: str | None, fields: Mapping[str, Any]) -> Limit:
-    """A limit as a bucket has it: in thousandths."""
+    """The limit of a bucket, in thousandths."""
     milli = {each: fields.get(f"b_{name}_{each}" if name else _BUCKET[each]) for each in _BUCKET}
     return _limit(name, {each: None if n is None else Decimal(n) / MILLI for each, n in milli.items()}, fields)
 
@@ -81,8 +81,8 @@ def _limit(name: str | None, numbers: Mapping[str, Any], fields: Mapping[str, An
     return Limit(name or fields["limit_name"], capacity, numbers["ra"], numbers["rp"])
 
 
-KEPT_MS = 90 * DAY_MS  # how long headgate keeps usage, and zae-limiter did, unless told otherwise
-_RESERVED = "wcu"  # what zae-limiter counts its own writes with
+KEPT_MS = 90 * DAY_MS  # how long headgate keeps usage, and zae-limiter did, by default
+_RESERVED = "wcu"  # zae-limiter counts its own writes with it
 _COUNTED = ("entity_id", "resource", "window", "window_start", "total_events", "ttl")
 
 
@@ -93,7 +93,7 @@ class _Shard(NamedTuple):
     shards: int = 1
 
     def missing(self, now_ms: int) -> int:
-        """Of its share, at a moment; in millitokens times the period, as the items of buckets have it."""
+        """What it lacks of its share at this time; in millitokens times the period, as in items of buckets."""
         limit = self.limit
         share = limit.capacity_milli // self.shards
         ceiling = share if self.tokens_milli <= share else limit.capacity_milli
@@ -102,7 +102,7 @@ class _Shard(NamedTuple):
 
 
 def bucket_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[Addition]:
-    """Nothing needs to be remembered of buckets that are full. What was counted as consumed stays behind."""
+    """Full buckets need no item. The total that zae-limiter counted as consumed is not migrated."""
     now_ms = context.now_ms
     buckets: dict[str, list[_Shard]] = {}
     for shard in _shards(found):
@@ -110,7 +110,7 @@ def bucket_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context:
     said: dict[str, str | int] = {"shard_count": 1, "at": now_ms, _RESERVED: 0}
     full_in_ms = 0
     for name, shards in buckets.items():
-        limit = shards[0].limit  # the first shard is the one that zae-limiter believes
+        limit = shards[0].limit  # zae-limiter uses the limit of the first shard
         lack = sum(-(-shard.missing(now_ms) * limit.period_ms // shard.limit.period_ms) for shard in shards)
         if not lack:
             continue
@@ -124,7 +124,7 @@ def bucket_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context:
 
 
 def _shards(found: Sequence[Mapping[str, Any]]) -> Iterator[_Shard]:
-    """Of the newest layout there is: what an upgrade of zae-limiter has left behind is not read by it either."""
+    """Of the newest layout in the item: zae-limiter does not read what its upgrades left behind either."""
     sharded = [fields for fields in found if "shard_count" in fields]
     together = sharded or [fields for fields in found if "rf" in fields]
     for fields in together:
@@ -140,7 +140,7 @@ def _of_all_limits(fields: Mapping[str, Any], but: set[str]) -> Iterator[_Shard]
 
 
 def usage_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem | Addition]:
-    """The hours of a day, but for the first: zae-limiter adds that one, its day and its month up under one key."""
+    """The hours of a day except the first: zae-limiter adds that hour, its day and its month under one key."""
     resource, day = group.part.split("#")
     start_ms = moment_ms(f"{day}T00:00:00Z")
     used = {
@@ -163,6 +163,6 @@ def usage_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: 
         "GSI4PK": place.ns,
         "GSI4SK": keys.gsi4_sk_hours(place.ns, place.entity_id),
     }
-    # The item of the buckets says that there are such hours, even if all buckets are full.
-    told = item_of({"shard_count": 1, MOVES: 1, "ttl": time_to_live(None, KEPT_MS)})
-    return [NewItem(item_of({**hours, **used})), Addition({**place.key, **place.fixed(), **told})]
+    # The item of the buckets shows that there is usage, even if all buckets are full.
+    marker = item_of({"shard_count": 1, MOVES: 1, "ttl": time_to_live(None, KEPT_MS)})
+    return [NewItem(item_of({**hours, **used})), Addition({**place.key, **place.fixed(), **marker})]

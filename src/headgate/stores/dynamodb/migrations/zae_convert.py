@@ -1,4 +1,4 @@
-"""What the items of zae-limiter (zae_items.py) are in headgate. Nothing is read or written here."""
+"""Converting items of zae-limiter (zae_items.py) to items of headgate. Nothing is read or written here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .writes import Addition, Context, NewItem, moment_ms, plain_json
 from .zae_buckets import bucket_writes, limits_writes, usage_writes
 from .zae_items import AUDIT, BUCKETS, DEFAULT, ENTITIES, LIMITS, USAGE, ItemGroup, fields_of, unsupported
 
-# What headgate calls the actions of audit events, and whether their details are of before or after.
+# Headgate's names for the actions of audit events, and whether their details are of before or after.
 _ACTIONS = {
     "entity_created": ("entity.created", "after"),
     "entity_deleted": ("entity.deleted", "before"),
@@ -24,13 +24,13 @@ _ACTIONS = {
     "limits_deleted": ("limits.deleted", "before"),
     "bucket_reset": ("buckets.reset", "after"),
 }
-_SYSTEM = "$SYSTEM"  # instead of an entity; of a resource it is $RESOURCE: and its name
+_SYSTEM = "$SYSTEM"  # instead of an entity; for a resource, $RESOURCE: and its name
 _ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _LAST_MS = 10**15  # as the limiter counts down, so that the newest event is listed first
 
 
 def convert(group: ItemGroup, items: Sequence[Item], context: Context) -> Sequence[NewItem | Addition]:
-    """What is to be written. A ValidationError if headgate has no equivalent of it, or it cannot be read."""
+    """The items to write. A ValidationError if headgate has no equivalent, or if the items cannot be read."""
     found = [fields_of(item) for item in items]
     names = {name for fields in found for name, value in fields.items() if (name, value) != ("disabled", False)}
     lacking = unsupported(group.kind, names)
@@ -47,7 +47,7 @@ def convert(group: ItemGroup, items: Sequence[Item], context: Context) -> Sequen
 
 
 def differences(group: ItemGroup, items: Sequence[Item], context: Context) -> list[str]:
-    """What is carried, and will act in another way."""
+    """What is migrated but behaves differently."""
     fields = fields_of(items[0])
     parent_id = fields.get("parent_id")
     if group.kind != ENTITIES or parent_id is None or not _cascades(fields, context):
@@ -55,7 +55,7 @@ def differences(group: ItemGroup, items: Sequence[Item], context: Context) -> li
     above = context.parents.get(parent_id, {}).get("parent_id")
     if above is None:
         return []
-    return [f"what it takes counts on {parent_id!r} in zae-limiter, in headgate on {above!r} and all above it too"]
+    return [f"it cascades only to {parent_id!r} in zae-limiter, in headgate also to {above!r} and all its ancestors"]
 
 
 def _entity_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
@@ -70,7 +70,7 @@ def _entity_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context
         }
     }
     if parent_id is not None and parent_id not in context.parents:
-        # zae-limiter takes any parent; headgate needs one that exists.
+        # zae-limiter accepts any parent; headgate needs one that exists.
         entities[parent_id] = {"name": parent_id, "parent_id": None, "cascade": False, "metadata": {}}
     return [
         NewItem(RecordItem.of(ENTITY, context.ns, entity_id=each).item(value, 1)) for each, value in entities.items()
@@ -83,14 +83,14 @@ def _cascades(fields: Mapping[str, Any], context: Context) -> bool:
     cascade = fields.get("cascade", context.cascade)
     if cascade is None:
         raise ValidationError(
-            "it has a parent, and releases before 0.6 do not store whether what it takes counts there too: say so with "
+            "it has a parent, and releases before 0.6 do not store whether it cascades to it: pass "
             "--cascade or --no-cascade"
         )
     return bool(cascade)
 
 
 def _audit_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
-    """An event that has expired stays behind."""
+    """Expired events are not migrated."""
     fields = found[0]
     expires_at_ms = None if fields.get("ttl") is None else fields["ttl"] * 1000
     if expires_at_ms is not None and expires_at_ms <= context.now_ms:
@@ -104,14 +104,14 @@ def _audit_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context:
 
 
 def _event(group: ItemGroup, fields: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """What headgate has no word for keeps zae-limiter's."""
+    """An action that headgate does not have keeps zae-limiter's name."""
     action, side = _ACTIONS.get(fields["action"], (fields["action"], "after"))
     owner, resource = group.owner, fields.get("resource")
     of_entity = not owner.startswith("$")
     if not of_entity:
         level = "system_defaults" if owner == _SYSTEM else "resource_defaults"
         action = action.replace("limits.", f"{level}.")
-    told = {"before": None, "after": None, side: plain_json(fields.get("details")) or None}
+    details = {"before": None, "after": None, side: plain_json(fields.get("details")) or None}
     return {
         "at_ms": _event_ms(group.part, fields["timestamp"]),
         "actor": fields.get("principal") or "unknown",
@@ -119,12 +119,12 @@ def _event(group: ItemGroup, fields: Mapping[str, Any], namespace: str) -> dict[
         "namespace": namespace,
         "entity_id": check_entity_id(owner) if of_entity else None,
         "resource": None if resource == DEFAULT else resource,
-        **told,
+        **details,
     }
 
 
 def _event_ms(event: str, timestamp: str) -> int:
-    """An event's id says when it was to the millisecond; if it does not, its timestamp does to the second."""
+    """The id of an event has its time in milliseconds; if it does not, the timestamp has it in seconds."""
     if len(event) != 26 or not set(event) <= set(_ULID):
         return moment_ms(timestamp)
     at_ms = 0
