@@ -120,7 +120,7 @@ def test_what_was_not_counted_is_read_again(play: Play) -> None:
     stream = PlayedStream(bad=(None, False, [1, 2, 3]), good=(None, False, [7]))
     aggregator = Noting()
     aggregator.fails = 1
-    with pytest.raises(RateLimiterUnavailable, match="does not take"):
+    with pytest.raises(RateLimiterUnavailable, match="does not accept usage"):
         followed(play, stream, aggregator)[1].run(once=True)
     assert aggregator.seen == [7]  # the other shard did not wait
     _, follower = followed(play, stream, aggregator)

@@ -15,7 +15,6 @@ from typing import Any
 
 from ..core.errors import HeadgateError, ValidationError
 from ..limiter import SyncRateLimiter
-from ..plan import Plan
 from ..stores.dynamodb.namespaces import ACTIVE, Namespaces
 from .aggregator.host import Host
 from .aggregator.log import log, log_to_stdout
@@ -41,7 +40,8 @@ def reconcile(event: Any, context: Any) -> dict[str, Any]:
     """Free what crashed holders have kept, in every namespace of the table."""
     host, counts, failed = _host(), {}, 0
     days = _number(_RETENTION, os.environ.get(_RETENTION) or None) or DEFAULT_RETENTION_DAYS
-    for namespace in host.run(_namespaces_plan(Namespaces(host.deliverer))):
+    registered = host.run(Namespaces(host.deliverer).all_plan())
+    for namespace in (each.name for each in registered if each.status == ACTIVE):
         try:
             with SyncRateLimiter(_environment("HEADGATE_URL"), namespace=namespace, usage_days=days) as limiter:
                 counts[namespace] = limiter.reconcile().as_dict()
@@ -52,16 +52,6 @@ def reconcile(event: Any, context: Any) -> dict[str, Any]:
     if failed:
         raise HeadgateError(f"{failed} of {failed + len(counts)} namespaces could not be reconciled: see the log")
     return {"namespaces": counts}
-
-
-def _namespaces_plan(namespaces: Namespaces) -> Plan[list[str]]:
-    names, cursor = [], None
-    while True:
-        page = yield from namespaces.list_plan(cursor)
-        names += [namespace.name for namespace in page if namespace.status == ACTIVE]
-        cursor = page.cursor
-        if cursor is None:
-            return names
 
 
 def close() -> None:

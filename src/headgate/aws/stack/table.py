@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -81,14 +80,8 @@ class Registry:
         """The namespace with this name, new or existing."""
         return self._run(self._namespaces.register_plan(name))
 
-    def namespaces(self) -> Iterator[RegisteredNamespace]:
-        cursor = None
-        while True:
-            page = self._run(self._namespaces.list_plan(cursor))
-            yield from page
-            cursor = page.cursor
-            if cursor is None:
-                return
+    def namespaces(self) -> list[RegisteredNamespace]:
+        return self._run(self._namespaces.all_plan())
 
     def layout(self) -> int | None:
         """The number of the layout; 0 if the items are not headgate's, None if the table is empty."""

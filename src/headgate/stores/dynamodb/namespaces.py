@@ -134,6 +134,15 @@ class Namespaces:
         found = [_read(item) for item in reply["Items"]]
         return Page(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
+    def all_plan(self) -> Plan[list[RegisteredNamespace]]:
+        """The same, from all pages."""
+        page = yield from self.list_plan()
+        found = list(page)
+        while page.cursor is not None:
+            page = yield from self.list_plan(page.cursor)
+            found += page
+        return found
+
     def _use(self, namespace: RegisteredNamespace) -> RegisteredNamespace:
         if namespace.status != ACTIVE:
             raise NamespaceNotFound(

@@ -33,19 +33,8 @@ class StoredNamespaces:
         scan = {"IndexName": keys.GSI4, "ProjectionExpression": "GSI4PK"}
         replies = yield from all_pages_plan(self._deliver, scan, "Scan", more_time=True)
         ids = {row["GSI4PK"]["S"] for reply in replies for row in reply["Items"]}
-        names = yield from self._names_plan()
+        names = {namespace.id: namespace.name for namespace in (yield from self._namespaces.all_plan())}
         return sorted(names.get(ns, f"{keys.REGISTRY}{ns}") for ns in ids - {keys.REGISTRY})
-
-    def _names_plan(self) -> Plan[dict[str, str]]:
-        """Names by id."""
-        names: dict[str, str] = {}
-        cursor: str | None = None
-        while True:
-            page = yield from self._namespaces.list_plan(cursor)
-            names |= {namespace.id: namespace.name for namespace in page}
-            cursor = page.cursor
-            if cursor is None:
-                return names
 
     def count_plan(self, namespace: str) -> Plan[int]:
         ns = yield from self._namespaces.find_any_plan(namespace)

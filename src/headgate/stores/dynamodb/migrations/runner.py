@@ -206,17 +206,10 @@ class Migrator:
 
     def _registered_plan(self, namespaces: Mapping[str, Renamed]) -> Plan[dict[str, Renamed]]:
         """With the target's ids for these names, because policies may be restricted to them."""
-        ids: dict[str, str] = {}
-        cursor = None
-        while True:
-            page = yield from Namespaces(self._to).list_plan(cursor)
-            ids |= {each.name: each.id for each in page}
-            cursor = page.cursor
-            if cursor is None:
-                return {
-                    ns: each._replace(id=ids.get(each.name, each.id)) if each.id else each
-                    for ns, each in namespaces.items()
-                }
+        ids = {each.name: each.id for each in (yield from Namespaces(self._to).all_plan())}
+        return {
+            ns: each._replace(id=ids.get(each.name, each.id)) if each.id else each for ns, each in namespaces.items()
+        }
 
     def _sweep_plan(self, job: Noted) -> Plan[None]:
         """Remove the migrated items. Items that were left out stay, so that they can be examined."""
