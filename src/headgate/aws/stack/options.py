@@ -78,7 +78,7 @@ class StackOptions:
     """None keeps the setting of an existing stack, and is the default in a new one."""
 
     point_in_time_recovery: bool | None = _option(
-        "PointInTimeRecovery", bool, True, "Keep backups of the table for 35 days, for every second."
+        "PointInTimeRecovery", bool, True, "Keep continuous backups of the table for 35 days."
     )
     deletion_protection: bool | None = _option(
         "DeletionProtection", bool, False, "Refuse to delete the table, and so the stack, while this is on."
@@ -87,7 +87,7 @@ class StackOptions:
         "KmsKeyArn",
         str,
         "",
-        "Encrypt the table with your own key. By default, DynamoDB uses its own, at no cost.",
+        "Encrypt the table with your own key. Without one, DynamoDB uses its own, at no cost.",
         pattern=r"(|arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+)",
         rule="it is the ARN of a key, like arn:aws:kms:eu-west-1:123456789012:key/...",
     )
@@ -95,7 +95,7 @@ class StackOptions:
         "NamespaceId",
         str,
         "",
-        "Restrict the three policies to the namespace with this id. By default, they are for the whole table.",
+        "Restrict the three policies to the namespace with this id. Without one, they are for the whole table.",
         pattern=r"(|[A-Za-z0-9_-]{11})",
         rule="it is the 11 characters that the table's registry has for the namespace, not its name",
     )
