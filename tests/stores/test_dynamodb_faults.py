@@ -151,7 +151,7 @@ class TestConflicts:
             assert take(limiter, entity)
             scene.proxy.forget()
             scene.proxy.fail(100_000, code, operation="UpdateItem")
-            assert "at once" in told(lambda: take(limiter, entity))
+            assert "too many writers" in told(lambda: take(limiter, entity))
         assert 10 < scene.proxy.count("UpdateItem") <= 60
         assert scene.left(entity) == 9
 

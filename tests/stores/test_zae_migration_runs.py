@@ -276,7 +276,7 @@ def test_an_unknown_schema_version_is_refused(tables: tuple[Driven, Driven]) -> 
 @pytest.mark.parametrize(
     ("item", "told"),
     [
-        ({"SK": "#ODD"}, r"item '.+/ENTITY#odd' '#ODD' in namespace 'default': no item of zae-limiter's has"),
+        ({"SK": "#ODD"}, r"item '.+/ENTITY#odd' '#ODD' in namespace 'default': zae-limiter has no items with"),
         ({"SK": "#META", "name": "x", "quota": "9"}, r"entity 'odd' .* has no equivalent of the attribute 'quota'"),
         ({"SK": "#CONFIG#api", "l_rpm_cp": 5, "l_rpm_ra": 5}, r"limits of entity 'odd' on 'api' .*period_seconds"),
         ({"SK": "#CONFIG#api", "l_rpm_cp": 5, "l_rpm_ra": 0, "l_rpm_rp": 1}, r"limits of entity 'odd' .*refill_amount"),

@@ -118,7 +118,7 @@ def record_item(record_key: str, ns: str) -> RecordItem:
         if fields is not None:
             return RecordItem.of(kind, ns, record_key, **fields)
     if _is_reserved(words):
-        raise ValidationError(f"record key {record_key!r} has an unknown form: use a key of headgate.limiter.keys")
+        raise ValidationError(f"record key {record_key!r} has an unknown form: use one of headgate.limiter.keys")
     return RecordItem.of(OTHER, ns, record_key, name=name)
 
 

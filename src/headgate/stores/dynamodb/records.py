@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -141,9 +142,10 @@ class Records:
 
 
 def _of_cursor(cursor: str, prefix: str, ns: str) -> RecordItem:
-    if not cursor.startswith(prefix):
-        raise ValidationError(f"cursor {cursor!r} is not of this list: pass the cursor of the page before")
-    return record_item(cursor, ns)
+    if cursor.startswith(prefix):
+        with suppress(ValidationError):
+            return record_item(cursor, ns)
+    raise ValidationError(f"cursor {cursor!r} is not of this list: pass the cursor of the page before")
 
 
 class _Write(NamedTuple):
