@@ -34,7 +34,7 @@ def filled(folder: Path, count: int = ENTITIES) -> str:
         value = {"name": None, "parent_id": None, "cascade": False, "metadata": {"plan": "pro"}}
         for start in range(0, count, _AT_ONCE):
             ids = [StoredId(entity(number)) for number in range(start, min(start + _AT_ONCE, count))]
-            limiter._store.write_records([Put(keys.entity_key("default", one), value) for one in ids], 0)
+            limiter.engine.store.write_records([Put(keys.entity_key("default", one), value) for one in ids], 0)
     return url
 
 

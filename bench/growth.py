@@ -57,7 +57,7 @@ def fill(limiter: SyncRateLimiter, count: int) -> None:
             requests = [
                 Request(Mode.TAKE, (bucket_key("default", name, "api"),), (Part(0, limit, 1000),)) for name in batch
             ]
-            limiter._store.settle(requests, time.time_ns() // 1_000_000)
+            limiter.engine.store.settle(requests, time.time_ns() // 1_000_000)
 
 
 def entity(number: int) -> str:

@@ -165,9 +165,9 @@ def test_a_database_that_is_not_set_up(postgres_server: PostgresServer, tmp_path
     inside = Inside(tmp_path, f"{postgres_server.url}?schema=made_{uuid4().hex[:12]}")
     found = inside.json("doctor", code=1)
     assert "extra postgres" in _verdicts(found)
-    assert "`headgate setup` does it" in _advice(found, "store")
+    assert "run `headgate setup`" in _advice(found, "store")
     assert "start it" not in _advice(found, "store")
-    assert "`headgate setup` does it" in inside.error("limits", "get", "acme")
+    assert "run `headgate setup`" in inside.error("limits", "get", "acme")
     assert inside("setup").stdout.startswith("ready: postgresql://")
     assert inside.json("setup")["ready"]
     assert inside.json("limits", "get", "acme")["limits"] == []

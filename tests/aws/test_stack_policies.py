@@ -11,7 +11,7 @@ from stack_helpers import QUICK, Site, site
 
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.aggregator import Host, Split
-from headgate.aws.aggregator.splitting import split_plan
+from headgate.aws.aggregator.hot_buckets import split_plan
 from headgate.core.usage import HOUR_MS
 from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
 from headgate.testing.servers.process import eventually
@@ -73,13 +73,15 @@ def take(limiter: SyncRateLimiter) -> None:
         lease.adjust(rpm=1)
     assert limiter.try_acquire("key", "gpu", {"rpm": 1}, slots, on_unavailable="local")
     prefix = f"{limiter.namespace}/instance#"
-    eventually(lambda: limiter._store.list_records(prefix, None, 1, limiter._clock.now_ms()), "it is counted")
+    eventually(
+        lambda: limiter.engine.store.list_records(prefix, None, 1, limiter.engine.clock.now_ms()), "it is counted"
+    )
     limiter.reconcile()
 
 
 def put_away_at_once(limiter: Any) -> None:
     """As if every hour were over."""
-    hours = limiter._store._plans.hours
+    hours = limiter.engine.store._plans.hours
 
     def notice(place: Any, row: Any, now_ms: int) -> None:
         if row.used:

@@ -177,7 +177,7 @@ def test_no_write_is_larger_than_a_store_takes(limiter: SyncRateLimiter) -> None
         if isinstance(call, WriteRecords):
             written.append(len(call.changes))
             assert len({change.key for change in call.changes}) == len(call.changes) <= MAX_CHANGES
-        return limiter._perform(call)
+        return limiter.engine.perform(call)
 
     names = [f"e{at:03}" for at in range(200)]
     entities = {
@@ -190,7 +190,7 @@ def test_no_write_is_larger_than_a_store_takes(limiter: SyncRateLimiter) -> None
     }
     only_limits = {name: DeclaredEntity(limits={None: RPM}) for name in names}
     for declaration in (Declaration(entities=entities), Declaration(entities=only_limits), Declaration()):
-        run(apply_plan(limiter, diff(limiter, declaration, prune=True)), perform)
+        run(apply_plan(limiter.engine, diff(limiter, declaration, prune=True)), perform)
         assert export(limiter) == named(declaration)
     assert sum(size > 90 for size in written) > len(written) * 0.8
 

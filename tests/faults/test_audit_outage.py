@@ -17,7 +17,7 @@ Settle = Callable[[Sequence[Request], "int | None"], list[Answer]]
 
 def fail_penalties(limiter: SyncRateLimiter, error: Exception, *, done: bool) -> None:
     """From now on, `done` or not, the store's answer to a penalty is an error."""
-    settle: Settle = limiter._store.settle
+    settle: Settle = limiter.engine.store.settle
 
     def failing(batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         penalty = any(request.mode is Mode.PENALIZE for request in batch)
@@ -26,7 +26,7 @@ def fail_penalties(limiter: SyncRateLimiter, error: Exception, *, done: bool) ->
             raise error
         return answers
 
-    limiter._ask = failing
+    limiter.engine._ask = failing
 
 
 def penalties(place: Place) -> list[dict[str, Any] | None]:

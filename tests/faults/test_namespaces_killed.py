@@ -18,7 +18,7 @@ import sys
 from headgate import SyncRateLimiter
 url, name = sys.argv[1:]
 with SyncRateLimiter(url, namespace="admin", store_timeout=30) as limiter:
-    purge = limiter._store.purge
+    purge = limiter.engine.store.purge
     def step(namespace):
         print("purging", flush=True)
         sys.stdin.readline()
@@ -26,7 +26,7 @@ with SyncRateLimiter(url, namespace="admin", store_timeout=30) as limiter:
         print(removed, flush=True)
         sys.stdin.readline()
         return removed
-    limiter._store.purge = step
+    limiter.engine.store.purge = step
     limiter.purge_namespace(name, confirm=name)
 """
 

@@ -275,7 +275,7 @@ def _forget_entity(limiter: SyncRateLimiter, entity_id: str) -> None:
     from headgate.limiter import keys
     from headgate.plan import WriteRecords
 
-    limiter._perform(WriteRecords([Delete(keys.entity_key(limiter.namespace, StoredId(entity_id)))]))
+    limiter.engine.perform(WriteRecords([Delete(keys.entity_key(limiter.namespace, StoredId(entity_id)))]))
     limiter.invalidate_config_cache()
 
 

@@ -153,7 +153,7 @@ def test_they_are_not_read_for_every_call(stored: Stored, later: Callable[[float
     with SyncRateLimiter(stored.url) as limiter:
         gate = stored_gate(limiter)
         read: list[Any] = []
-        store: Any = limiter._store
+        store: Any = limiter.engine.store
         get_records = store.get_records
         store.get_records = lambda keys, now_ms: (read.extend(keys), get_records(keys, now_ms))[1]
         for times in (1, 2):
@@ -192,9 +192,9 @@ def test_those_that_nobody_understands(
     with SyncRateLimiter(stored.url) as limiter:
         knowing = stored_gate(limiter)
         assert passing(knowing, 9, "/search") == 2
-        (record,) = limiter._perform(GetRecords([keys.rules_key("default")]))
+        (record,) = limiter.engine.perform(GetRecords([keys.rules_key("default")]))
         assert record is not None
-        limiter._perform(WriteRecords([Put(record.key, {"rules": rules}, record.version)]))
+        limiter.engine.perform(WriteRecords([Put(record.key, {"rules": rules}, record.version)]))
         later(60)
         assert passing(knowing, 9, "/search") == 0
         assert "those known before hold" in caplog.text

@@ -22,7 +22,7 @@ from headgate import (
 )
 from headgate.core.errors import Contended, PartlyAnswered
 from headgate.limiter.acquire.breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Breaker
-from headgate.limiter.observe.events import Events
+from headgate.limiter.observe.observers import Observers
 
 RPM = Limit.per_minute("rpm", 60)
 AWAY = RateLimiterUnavailable("it is away")
@@ -48,7 +48,7 @@ def told() -> list[Event]:
 
 @pytest.fixture
 def breaker(time: Time, told: list[Event]) -> Breaker:
-    return Breaker("the store", Events(told.append), time)
+    return Breaker("the store", Observers(told.append), time)
 
 
 def fail(breaker: Breaker, times: int = FAILURES) -> None:
@@ -186,7 +186,7 @@ def test_hundreds_of_calls_and_one_line_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
     limiter = SyncRateLimiter("failing://", on_unavailable=policy, coalesce=coalesce)
-    limiter._breaker._now = time
+    limiter.engine.breaker._now = time
     limiter.resolve_limits("e", "r")
     for _ in range(2):
         store.error, store.calls = AWAY, 0
@@ -214,7 +214,7 @@ def test_hundreds_of_tasks(store: FailingStore, time: Time, caplog: pytest.LogCa
 
     async def scenario() -> None:
         async with RateLimiter("failing://", on_unavailable="allow") as limiter:
-            limiter._breaker._now = time
+            limiter.engine.breaker._now = time
             store.error = AWAY
             for _ in range(4):
                 decisions = await asyncio.gather(*(limiter.try_acquire(*WISH) for _ in range(100)))
@@ -234,7 +234,7 @@ def test_hundreds_of_tasks(store: FailingStore, time: Time, caplog: pytest.LogCa
 
 def test_of_many_threads_one_tries_it(store: FailingStore, time: Time) -> None:
     limiter = SyncRateLimiter("failing://")
-    limiter._breaker._now = time
+    limiter.engine.breaker._now = time
     store.error = AWAY
     for _ in range(FAILURES):
         with pytest.raises(RateLimiterUnavailable):
@@ -268,9 +268,9 @@ def test_of_many_threads_one_tries_it(store: FailingStore, time: Time) -> None:
 def test_a_task_cancelled_while_it_tried_leaves_it_to_the_next(store: FailingStore, time: Time) -> None:
     async def scenario() -> None:
         async with RateLimiter("failing://") as limiter:
-            limiter._breaker._now = time
-            limiter._breaker._failures = FAILURES
-            limiter._breaker.state = "open"
+            limiter.engine.breaker._now = time
+            limiter.engine.breaker._failures = FAILURES
+            limiter.engine.breaker.state = "open"
             store.gate.clear()
             probe = asyncio.create_task(limiter.ping())
             assert await soon(lambda: store.calls)

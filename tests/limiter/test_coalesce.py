@@ -10,7 +10,8 @@ import pytest
 
 from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import Answer, Mode, Part, Request
-from headgate.limiter.acquire.coalesce import TaskCoalescer, ThreadCoalescer
+from headgate.limiter.acquire.task_coalescer import TaskCoalescer
+from headgate.limiter.acquire.thread_coalescer import ThreadCoalescer
 
 LIMIT = Limit.per_minute("x", 100)
 

@@ -68,7 +68,7 @@ class Dying:
     def perform(self, call: Any) -> Any:
         if self._dies_at(call):
             raise KeyboardInterrupt
-        return self._limiter._perform(call)
+        return self._limiter.engine.perform(call)
 
 
 @pytest.mark.parametrize("dies_at", [GetRecords, WriteRecords, Settle], ids=lambda kind: kind.__name__)
@@ -82,10 +82,10 @@ def test_whoever_dies_on_the_way_leaves_no_more_than_there_was(what: str, dies_a
         assert decision.lease is not None
         lease_id = decision.lease.detach()
         plan = {
-            "more": lambda: adjust_lease_plan(limiter, lease_id, {"spend": 50}),
-            "less": lambda: adjust_lease_plan(limiter, lease_id, {"spend": -50}),
-            "part": lambda: release_lease_plan(limiter, lease_id, {"spend": 50}),
-            "all": lambda: release_lease_plan(limiter, lease_id, rollback=True),
+            "more": lambda: adjust_lease_plan(limiter.engine, lease_id, {"spend": 50}),
+            "less": lambda: adjust_lease_plan(limiter.engine, lease_id, {"spend": -50}),
+            "part": lambda: release_lease_plan(limiter.engine, lease_id, {"spend": 50}),
+            "all": lambda: release_lease_plan(limiter.engine, lease_id, rollback=True),
         }[what]()
         try:
             run(plan, Dying(limiter, lambda call: isinstance(call, dies_at)).perform)

@@ -119,7 +119,7 @@ def test_nobody_listens_nobody_is_told(caplog: pytest.LogCaptureFixture, monkeyp
     caplog.set_level(logging.INFO, "headgate")
     told: list[str] = []
     with SyncRateLimiter("memory://") as limiter:
-        monkeypatch.setattr(limiter.events, "tell", lambda name, **fields: told.append(name))
+        monkeypatch.setattr(limiter.observers, "tell", lambda name, **fields: told.append(name))
         for consume in ({"rpm": 1}, {"rpm": 1}, {"parallel": 1}, {"rpm": 61}):
             limiter.try_acquire("e", "r", consume, LIMITS)
         limiter.penalize("e", "r", seconds=1, limits=LIMITS)

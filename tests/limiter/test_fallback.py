@@ -83,7 +83,7 @@ def refused(limiter: Any, **consume: int) -> list[str]:
 
 def test_a_share_and_no_more(store: FailingStore, limiter: Any, clock: ManualClock) -> None:
     assert not limiter.try_acquire("e", "r", {"rpm": 1}, BOTH).degraded
-    limiter._fallback.instances = 3
+    limiter.engine.fallback.instances = 3
     store.error = AWAY
     passed = [limiter.try_acquire("e", "r", {"rpm": 1}, BOTH) for _ in range(20)]
     assert all(passed)
@@ -105,13 +105,13 @@ def test_a_share_that_changes_keeps_what_was_used(store: FailingStore, limiter: 
     store.error = AWAY
     admitted = 0
     for _ in range(100):
-        for limiter._fallback.instances in (1, 3, 2):
+        for limiter.engine.fallback.instances in (1, 3, 2):
             admitted += bool(limiter.try_acquire("e", "r", {"rpm": 1}, BOTH))
     assert admitted == 60
 
 
 def test_slots(store: FailingStore, limiter: Any, clock: ManualClock) -> None:
-    limiter._fallback.instances = 2
+    limiter.engine.fallback.instances = 2
     store.error = AWAY
     lost: list[Any] = []
     with limiter.acquire("e", "r", {"parallel": 1, "rpm": 1}, BOTH) as lease:
@@ -230,9 +230,9 @@ def test_limiters_count_each_other() -> None:
     assert eventually(lambda: limiters[-1].known_instances == 3)
     assert (other.known_instances, plain.known_instances) == (1, 1)
     for limiter in limiters:
-        limiter._renewal.chores._count_at = 0.001  # it is done every ten seconds
-        limiter._count_instances()
-        limiter._renewal.wake(0.0)
+        limiter.engine.renewal.chores._count_at = 0.001  # it is done every ten seconds
+        limiter.engine.count_instances()
+        limiter.engine.renewal.wake(0.0)
     assert eventually(lambda: [limiter.known_instances for limiter in limiters] == [3, 3, 3])
     for limiter in (*limiters, other, plain):
         limiter.close()
@@ -245,8 +245,8 @@ def test_the_dead_are_counted_no_more(store: FailingStore, clock: ManualClock) -
     assert eventually(lambda: alive.known_instances == 2)
     dead.close()
     clock.advance(31)
-    alive._renewal.chores._count_at = 0.001
-    alive._renewal.wake(0.0)
+    alive.engine.renewal.chores._count_at = 0.001
+    alive.engine.renewal.wake(0.0)
     assert eventually(lambda: alive.known_instances == 1)
     alive.close()
 
@@ -280,7 +280,7 @@ def test_a_child_process_is_one_more(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/headgate.db"
     limiter = SyncRateLimiter(url, on_unavailable="local")
     limiter.try_acquire("e", "r", {"rpm": 1}, BOTH)
-    assert eventually(lambda: limiter._store.list_records("default/instance#", None, 10, 0))
+    assert eventually(lambda: limiter.engine.store.list_records("default/instance#", None, 10, 0))
     ours, theirs = os.pipe()
     children = []
     for _ in range(2):

@@ -18,12 +18,13 @@ import pytest
 
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter
 from headgate.core.decide import Answer, Mode, Part, Request
-from headgate.limiter.acquire.coalesce import TaskCoalescer, ThreadCoalescer
+from headgate.limiter.acquire.task_coalescer import TaskCoalescer
+from headgate.limiter.acquire.thread_coalescer import ThreadCoalescer
 from headgate.limiter.single_flight import ThreadSingleFlight
 
 LIMIT = Limit.custom("x", 1_000_000, 0.001, 366 * 86_400)  # as good as no refill
 IN_TIME = 20.0
-WATCHED = ("coalesce.py", "single_flight.py", "store.py", "locks.py")
+WATCHED = ("task_coalescer.py", "thread_coalescer.py", "single_flight.py", "store.py", "locks.py")
 
 
 class Interrupt(KeyboardInterrupt):

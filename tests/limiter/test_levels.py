@@ -278,7 +278,7 @@ def test_each_level_has_one_name_and_is_the_source_of_its_limits(
 
 def test_the_stored_form_of_a_level_has_the_hashed_id() -> None:
     with SyncRateLimiter("memory://", hash_entity_ids=True) as limiter:
-        stored = LimitLevel("ann", "chat").stored(limiter)
+        stored = LimitLevel("ann", "chat").stored(limiter.engine)
         assert "ann" not in f"{stored} {stored.key('default')} {stored.index_key('default')}"
         assert stored.stored(limiter) == stored
         write_level(limiter, stored, StoredLimits(limits_of({"rpm": 3})))

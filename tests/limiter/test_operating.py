@@ -12,7 +12,7 @@ import pytest
 from headgate import Limit, NamespaceNotFound, RateLimiterUnavailable, SyncRateLimiter, ValidationError, VersionConflict
 from headgate.core.decide import Answer, Request
 from headgate.core.records import Change, Record
-from headgate.limiter import base
+from headgate.limiter import engine
 from headgate.limiter.config import namespaces
 from headgate.stores import open_store, register_store
 from headgate.stores.contract import Store
@@ -69,7 +69,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     class Time:
         monotonic = staticmethod(lambda: now[0])
 
-    monkeypatch.setattr(base, "time", Time)
+    monkeypatch.setattr(engine, "time", Time)
     monkeypatch.setattr(namespaces, "time", Time)
     return now
 

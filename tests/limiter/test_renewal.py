@@ -239,7 +239,7 @@ def test_what_is_held_here_is_renewed_here(store: FailingStore, limiter: Any, cl
         until_ms = clock.now_ms() + round(TTL * 1000)
 
         def renewed(until_ms: int = until_ms) -> bool:
-            (row,) = limiter._fallback._store.list_buckets("default", "e", "r", None, clock.now_ms())
+            (row,) = limiter.engine.fallback._store.list_buckets("default", "e", "r", None, clock.now_ms())
             return any(state.holders[lease.id][1] == until_ms for state in row.buckets if hasattr(state, "holders"))
 
         assert eventually(renewed)

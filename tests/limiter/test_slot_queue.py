@@ -73,7 +73,7 @@ def test_who_leaves_wakes_the_next_and_who_gives_back_the_first() -> None:
 
 
 def test_whoever_gives_back_wakes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limiter.acquire.funnel.pause", lambda waited: 1000.0)  # nobody asks by itself
+    monkeypatch.setattr("headgate.limiter.acquire.waiting.pause", lambda waited: 1000.0)  # nobody asks by itself
     with SyncRateLimiter("memory://") as limiter:
         for end in ("commit", "rollback", "release"):
             lease: Any = limiter.try_acquire(*WISH).lease
@@ -85,7 +85,7 @@ def test_whoever_gives_back_wakes_the_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_only_the_first_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limiter.acquire.funnel.pause", lambda waited: 1000.0)
+    monkeypatch.setattr("headgate.limiter.acquire.waiting.pause", lambda waited: 1000.0)
     store, order = failing_store(), []
 
     def work(number: int) -> None:
@@ -185,7 +185,7 @@ def test_a_store_that_goes_away_while_one_stands_in_line() -> None:
 
 
 def test_tasks_are_woken_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limiter.acquire.funnel.pause", lambda waited: 1000.0)
+    monkeypatch.setattr("headgate.limiter.acquire.waiting.pause", lambda waited: 1000.0)
 
     async def scenario() -> None:
         async with RateLimiter("memory://") as limiter:

@@ -83,7 +83,7 @@ def test_limiter_closed_while_cancelled_tasks_give_back_waits_for_them(tmp_path:
     async def main() -> None:
         async with RateLimiter(url, coalesce=coalesce) as limiter:
             in_body = asyncio.Semaphore(0)
-            settle, delay = limiter._store.settle, iter(range(1, 100))
+            settle, delay = limiter.engine.store.settle, iter(range(1, 100))
 
             async def slower_each_time(*arguments: Any) -> Any:
                 await asyncio.sleep(0.02 * next(delay))
@@ -97,7 +97,7 @@ def test_limiter_closed_while_cancelled_tasks_give_back_waits_for_them(tmp_path:
             held = asyncio.gather(*(hold() for _ in range(5)))
             for _ in range(5):
                 await in_body.acquire()
-            limiter._ask = slower_each_time
+            limiter.engine._ask = slower_each_time
             held.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await held

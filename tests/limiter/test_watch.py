@@ -228,7 +228,7 @@ class TestCallsToTheStore:
             for thread in threads:
                 thread.start()
             assert eventually(lambda: store.calls > calls)
-            assert eventually(lambda: len(limiter._settle.__self__._queue) == 5)  # type: ignore[attr-defined]
+            assert eventually(lambda: len(limiter.engine._settle.__self__._queue) == 5)  # type: ignore[attr-defined]
             store.gate.set()
             for thread in threads:
                 thread.join()
@@ -354,7 +354,7 @@ class TestWatchers:
         assert len(seen.decisions) == len(seen.calls) == 3
         errors = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert [record.getMessage() for record in errors] == [
-            "the watcher broken failed; if it does so again, that is not said"
+            "the watcher broken failed; further failures of it are not logged"
         ]
         assert errors[0].exc_info
         limiter.unwatch(broken)
@@ -369,9 +369,12 @@ class TestWatchers:
     @pytest.mark.parametrize("kind", [SyncRateLimiter, RateLimiter])
     def test_who_is_not_watched_goes_the_short_way(self, kind: Any, seen: Seen) -> None:
         limiter = kind("memory://")
-        ways = ("_decide", "_take_each", "_ask", "_take")
-        before = [getattr(limiter, way) for way in ways]
+        ways = ("_ask", "take")
+        before = [getattr(limiter.engine, way) for way in ways]
+        assert not limiter.observers.active
         limiter.watch(seen)
-        assert not any(getattr(limiter, way) == old for way, old in zip(ways, before))
+        assert not any(getattr(limiter.engine, way) == old for way, old in zip(ways, before))
+        assert limiter.observers.active
         limiter.unwatch(seen)
-        assert [getattr(limiter, way) for way in ways] == before
+        assert [getattr(limiter.engine, way) for way in ways] == before
+        assert not limiter.observers.active

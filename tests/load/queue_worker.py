@@ -57,7 +57,7 @@ def threads(url: str, namespace: str, notes: Notes, workers: int) -> None:
                 notes.left(lease)
 
     with SyncRateLimiter(url, namespace=namespace, store_timeout=LONG_ENOUGH) as limiter:
-        settle = limiter._store.settle
+        settle = limiter.engine.store.settle
 
         def noted(batch: Sequence[Request], now_ms: int | None) -> Any:
             sent_ns = time.monotonic_ns()
@@ -65,8 +65,8 @@ def threads(url: str, namespace: str, notes: Notes, workers: int) -> None:
             notes.asked(batch, sent_ns)
             return answers
 
-        limiter._store.settle = noted  # type: ignore[method-assign]
-        limiter._wire()
+        limiter.engine.store.settle = noted  # type: ignore[method-assign]
+        limiter.engine.wire()
         running = [threading.Thread(target=work) for _ in range(workers)]
         for thread in running:
             thread.start()
@@ -87,7 +87,7 @@ async def tasks(url: str, namespace: str, notes: Notes, workers: int) -> None:
                 notes.left(lease)
 
     async with RateLimiter(url, namespace=namespace, store_timeout=LONG_ENOUGH) as limiter:
-        store: Any = limiter._store
+        store: Any = limiter.engine.store
         settle = store.settle
 
         async def noted(batch: Sequence[Request], now_ms: int | None) -> Any:
@@ -97,7 +97,7 @@ async def tasks(url: str, namespace: str, notes: Notes, workers: int) -> None:
             return answers
 
         store.settle = noted
-        limiter._wire()
+        limiter.engine.wire()
         await asyncio.gather(*(work() for _ in range(workers)))
 
 

@@ -204,7 +204,7 @@ def test_until_closed(places: Places) -> None:
         samples = places.samples()
         assert value(samples, "headgate_decisions_total") == 1
         assert value(samples, "headgate_leases") == value(samples, "headgate_breaker_state") == 0
-        assert not limiter._watchers
+        assert not limiter.observers._watchers
         places.measure(limiter)  # again, where it was before
         limiter.try_acquire("e", "r", {"rpm": 1}, LIMITS)
         assert value(places.samples(), "headgate_decisions_total") == 2
@@ -266,7 +266,7 @@ def test_bad_resources(places: Places, bad: Any) -> None:
         for kind, place in ((PrometheusMetrics, places.registry), (OpenTelemetryMetrics, places.provider)):
             with pytest.raises(ValidationError, match="resource"):
                 kind(limiter, place, resources=bad)  # type: ignore[operator]
-        assert not limiter._watchers
+        assert not limiter.observers._watchers
 
 
 def test_names_are_what_both_conventions_ask_for() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from headgate import RateLimiterUnavailable
 from headgate.plan import Plan, Sleep
-from headgate.stores.redis.exchange import Exchange, HangUp, Lost, ReplyError, Send
+from headgate.stores.redis.exchange import HangUp, Pipeline, ReplyError, SendPipelines
 from headgate.stores.redis.keys import SLOTS
-from headgate.stores.redis.router import Command, Router
+from headgate.stores.redis.router import RedisCommand, Router
 from headgate.stores.redis.url import Address, read_url
+from headgate.stores.server import Lost
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 SLOTS_QUESTION = ("CLUSTER", "SLOTS")
@@ -37,7 +38,7 @@ def ask(slot: int, place: str) -> ReplyError:
 class Play:
     """What became of a plan. `answer` plays the servers: for a send, the replies to it."""
 
-    def __init__(self, plan: Plan[list[Any]], answer: Callable[[Send], Any]) -> None:
+    def __init__(self, plan: Plan[list[Any]], answer: Callable[[Pipeline], Any]) -> None:
         self.sent: list[tuple[Address, Any]] = []  # command by command
         self.slept = 0.0
         self.hung_up: list[Address] = []
@@ -49,17 +50,17 @@ class Play:
         except StopIteration as done:
             self.replies = done.value
 
-    def _answered(self, call: Any, answer: Callable[[Send], Any]) -> Any:
+    def _answered(self, call: Any, answer: Callable[[Pipeline], Any]) -> Any:
         if isinstance(call, Sleep):
             self.slept += call.seconds
         elif isinstance(call, HangUp):
             self.hung_up.append(call.address)
         else:
-            assert isinstance(call, Exchange)
+            assert isinstance(call, SendPipelines)
             self.exchanges += 1
             assert self.exchanges <= MOST, "there is no end to it"
-            self.sent += [(send.address, command) for send in call.sends for command in send.commands]
-            return [answer(send) for send in call.sends]
+            self.sent += [(send.address, command) for send in call.pipelines for command in send.commands]
+            return [answer(send) for send in call.pipelines]
         return None
 
     @property
@@ -72,7 +73,7 @@ class Play:
         return str(self.replies[0])
 
 
-def in_turn(*results: Any) -> Callable[[Send], Any]:
+def in_turn(*results: Any) -> Callable[[Pipeline], Any]:
     """One after the other, whoever is asked; the last one for ever."""
     left = list(results)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
@@ -82,22 +83,22 @@ def new_router(url: str = "redis://a:1") -> Router:
     return Router(read_url(url))
 
 
-def deliver(to: Router, *commands: Command, by: Callable[[Send], Any]) -> Play:
+def deliver(to: Router, *commands: RedisCommand, by: Callable[[Pipeline], Any]) -> Play:
     return Play(to.deliver_plan(commands), by)
 
 
-def once(name: str = "x", slot: int = 0) -> Command:
-    return Command((name,), slot, repeatable=False)
+def once(name: str = "x", slot: int = 0) -> RedisCommand:
+    return RedisCommand((name,), slot, repeatable=False)
 
 
-def again(name: str = "x", slot: int = 0) -> Command:
-    return Command((name,), slot)
+def again(name: str = "x", slot: int = 0) -> RedisCommand:
+    return RedisCommand((name,), slot)
 
 
-def nodes(behave: Callable[[Address, Any], Any], slots: Any = HALVES) -> Callable[[Send], Any]:
+def nodes(behave: Callable[[Address, Any], Any], slots: Any = HALVES) -> Callable[[Pipeline], Any]:
     """Every node tells the slots, and otherwise behaves."""
 
-    def answer(send: Send) -> Any:
+    def answer(send: Pipeline) -> Any:
         if list(send.commands) == [SLOTS_QUESTION]:
             return [slots]
         replies = [behave(send.address, command) for command in send.commands]

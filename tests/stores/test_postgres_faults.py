@@ -18,7 +18,7 @@ from redis_helpers import FAR_TOO_LONG_SECONDS, Load, both_kinds, fixed, opened,
 from headgate import Limit, RateLimiterUnavailable, StoreRefused, SyncRateLimiter
 from headgate.core.decide import TAKE, Part, Request
 from headgate.stores import open_async_store, open_store
-from headgate.stores.postgres.wire import Batch
+from headgate.stores.postgres.wire import PostgresBatch
 from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.process import eventually
 
@@ -125,7 +125,7 @@ def test_a_server_that_hangs_ends_the_call_in_time(victim: PostgresServer, kind:
 
 def test_a_full_pool_says_so_in_time(postgres_server: PostgresServer) -> None:
     store = open_store(f"{emptied(postgres_server)}?pool=2", 0.5)
-    pool = store._pool  # type: ignore[attr-defined]
+    pool = store._wire  # type: ignore[attr-defined]
     store.ping()
     lines = [pool.take(time.monotonic() + 5) for _ in range(2)]
     with pytest.raises(RateLimiterUnavailable, match="all 2 connections to PostgreSQL are in use"):
@@ -140,19 +140,19 @@ def test_the_same_for_coroutines(postgres_server: PostgresServer) -> None:
     async def main() -> None:
         store: Any = open_async_store(f"{emptied(postgres_server)}?pool=2", 0.5)
         await store.ping()
-        lines = [await store._pool.take(time.monotonic() + 5) for _ in range(2)]
+        lines = [await store._wire.take(time.monotonic() + 5) for _ in range(2)]
         with pytest.raises(RateLimiterUnavailable, match="all 2 connections to PostgreSQL are in use"):
             await store.ping()
         waiting = [asyncio.create_task(store.ping()) for _ in range(4)]
         await asyncio.sleep(0)
         waiting[0].cancel()  # the one whose turn is next
-        store._pool.give(lines[0])
+        store._wire.give(lines[0])
         await asyncio.sleep(0)
         waiting[1].cancel()
         await asyncio.gather(*waiting[2:])
         await asyncio.gather(*waiting, return_exceptions=True)
         assert [task.cancelled() for task in waiting] == [True, True, False, False]
-        store._pool.give(lines[1])
+        store._wire.give(lines[1])
         await store.close()
 
     asyncio.run(main())
@@ -244,9 +244,9 @@ def test_a_forked_child_has_connections_of_its_own(postgres_server: PostgresServ
     if not pid:
         os._exit(take_in_turn(store, limit, 3))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-    (line,) = store._pool._resting  # type: ignore[attr-defined]
+    (line,) = store._wire._resting  # type: ignore[attr-defined]
     assert take_in_turn(store, limit, 9) == 5
-    assert list(store._pool._resting) == [line]  # type: ignore[attr-defined]
+    assert list(store._wire._resting) == [line]  # type: ignore[attr-defined]
     store.close()
 
 
@@ -259,7 +259,7 @@ def test_a_refusal_does_not_wait_for_the_disk(postgres_server: PostgresServer) -
     store.settle([both], None)
     plans: Any = store._plans  # type: ignore[attr-defined]
     for request in (Request(TAKE, ("n/e#r",), (Part(0, limit, 1000),)), both):
-        ask = plans.settling(Batch([request]), None, 1000)
+        ask = plans.settling(PostgresBatch([request]), None, 1000)
         with postgres_server.connect() as connection, connection.transaction():
             query = re.sub(rb"\$\d+", b"%s", ask.statement.sql)
             texts = [value and value.decode() for value in ask.parameters]

@@ -70,7 +70,7 @@ def test_a_schema_of_another_version(postgres_server: PostgresServer, schema: st
             getattr(store, what)()
     postgres_server.execute("UPDATE fresh.version SET version = 0 WHERE version = 1")
     postgres_server.execute("DELETE FROM fresh.version WHERE version > 1")
-    with closing(open_store(url, 5.0)) as store, pytest.raises(ValidationError, match="`headgate setup` brings it up"):
+    with closing(open_store(url, 5.0)) as store, pytest.raises(ValidationError, match="run `headgate setup`"):
         store.ping()
 
 
@@ -100,7 +100,7 @@ def test_setup_replaces_the_functions_of_an_earlier_headgate(
     postgres_server: PostgresServer, of_an_earlier_headgate: str
 ) -> None:
     url = of_an_earlier_headgate
-    with pytest.raises(ValidationError, match=r"functions of an earlier headgate.*`headgate setup` brings them up"):
+    with pytest.raises(ValidationError, match=r"functions of an earlier headgate.*run `headgate setup`"):
         admitted_in_turns(url)
     race([partial(setup, url)] * 3)
     assert admitted_in_turns(url) == 20

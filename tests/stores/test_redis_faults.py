@@ -269,7 +269,7 @@ def test_cancelled_at_the_deadline(first: bool, own_redis_server: RedisServer) -
             own_redis_server.pause()
             task = asyncio.create_task(limiter.try_acquire(*WISH))
             await asyncio.sleep(0)
-            (alarm,) = limiter._store._wire.watch._alarms  # type: ignore[attr-defined]
+            (alarm,) = limiter.engine.store._wire.timer._alarms  # type: ignore[attr-defined]
             asyncio.get_running_loop().call_at(alarm.at - 1e-6 if first else alarm.at, task.cancel)
             await asyncio.wait([task])
             assert task.cancelled()

@@ -15,7 +15,7 @@ from redis_helpers import Load, Relay, both_kinds, calls, fixed, opened
 
 from headgate import Limit, RateLimiterUnavailable
 from headgate.stores.redis.blocking import RedisStore
-from headgate.stores.redis.exchange import Send
+from headgate.stores.redis.exchange import Pipeline
 from headgate.stores.redis.url import read_url
 from headgate.testing.servers.redis import RedisServer
 
@@ -212,7 +212,7 @@ def test_connections_are_hung_up_while_other_threads_come_and_go(own_redis_serve
     """Whoever loses a connection closes all that rest, one by one. Meanwhile one is taken, and another returned."""
     store = RedisStore(read_url(own_redis_server.url), 10.0)
     wire, address = store._wire, ("127.0.0.1", own_redis_server.port)
-    connections = [wire.take(Send(address, ()), time.monotonic() + 10) for _ in range(4)]
+    connections = [wire.take(Pipeline(address, ()), time.monotonic() + 10) for _ in range(4)]
     for one in connections[:3]:
         wire.rest(address, one)
     resting = wire._resting[address]  # another thread has it in its hands

@@ -1,4 +1,4 @@
-"""A node of a cluster that does not answer is left alone for a while: whoever needs another does not wait for it."""
+"""A node of a cluster that does not answer is skipped for a while: calls to other nodes do not wait for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from redis_play import HIGH, LATE, LOW, UNREACHED, A, B, deliver, new_router, nodes, once
 
 from headgate import RateLimiterUnavailable
-from headgate.stores.redis.node_backoff import NodeBackoff
-from headgate.stores.redis.router import Router
+from headgate.stores.redis.router import NodeBackoff, Router
 
 
 class Time:
@@ -28,7 +27,7 @@ def time() -> Time:
 @pytest.fixture
 def router(time: Time) -> Router:
     router = new_router("redis+cluster://a:1")
-    router._silence = NodeBackoff(time)
+    router._backoff = NodeBackoff(time)
     return router
 
 
@@ -50,7 +49,7 @@ def test_after_two_times_it_is_left_alone(router: Router, time: Time) -> None:
         assert not asked_of_a(play)
         assert (B, ("y",)) in play.sent
         assert isinstance(play.replies[0], RateLimiterUnavailable)
-    assert play.told == "the Redis server at a:1 has not answered lately, and is left alone for a moment"
+    assert play.told == "the Redis server at a:1 has not answered lately, and is skipped for a moment"
 
 
 def test_after_a_pause_one_tries_it(router: Router, time: Time) -> None:

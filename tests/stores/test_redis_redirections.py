@@ -29,9 +29,9 @@ from redis_play import (
 )
 
 from headgate import RateLimiterUnavailable
-from headgate.stores.redis.exchange import Exchange, ReplyError, Send
+from headgate.stores.redis.exchange import Pipeline, ReplyError, SendPipelines
 from headgate.stores.redis.keys import SLOTS
-from headgate.stores.redis.router import Command, Router
+from headgate.stores.redis.router import RedisCommand, Router
 from headgate.stores.redis.script import SETTLE
 from headgate.stores.redis.url import Address
 
@@ -76,7 +76,7 @@ class TestCluster:
             return NOSCRIPT if command[0] == "EVALSHA" else 1
 
         play = deliver(
-            router, Command(("EVALSHA", SETTLE.sha, 0), LOW, repeatable=False, script=SETTLE), by=nodes(behave)
+            router, RedisCommand(("EVALSHA", SETTLE.sha, 0), LOW, repeatable=False, script=SETTLE), by=nodes(behave)
         )
         assert play.replies == [1]
         assert play.sent[-2:] == [(C, ("ASKING",)), (C, ("EVAL", SETTLE.source, "0"))]
@@ -143,7 +143,7 @@ class TestCluster:
             assert why in str(caught.value)
 
     def test_one_that_does_not_answer_is_asked_last_from_then_on(self, router: Router) -> None:
-        def behave(send: Send) -> Any:
+        def behave(send: Pipeline) -> Any:
             return UNREACHED if send.address == A else nodes(lambda *_: 1)(send)
 
         assert deliver(router, again("x", HIGH), by=behave).servers == [A, B, B]
@@ -153,7 +153,7 @@ class TestCluster:
     def test_no_answer_of_one_uses_up_the_time_of_all(self, router: Router) -> None:
         plan = router.deliver_plan([again("x", LOW)])
         question = next(plan)
-        assert isinstance(question, Exchange)
+        assert isinstance(question, SendPipelines)
         assert question.share <= 0.5
 
 

@@ -10,7 +10,7 @@ from redis_play import A, deliver, in_turn, new_router, nodes
 
 from headgate import RateLimiterUnavailable
 from headgate.stores.redis.exchange import ReplyError, Unconfirmed
-from headgate.stores.redis.router import Command
+from headgate.stores.redis.router import RedisCommand
 from headgate.stores.redis.script import READ, SETTLE
 from headgate.testing.servers.process import eventually
 from headgate.testing.servers.redis import RedisServer
@@ -20,8 +20,8 @@ WAIT = ("WAIT", "1", "40")
 OPTIONS = "?wait_replicas=1&wait_timeout_ms=40"
 
 
-def write(slot: int = 0) -> Command:
-    return Command(("EVALSHA", SETTLE.sha, 0), slot, script=SETTLE)
+def write(slot: int = 0) -> RedisCommand:
+    return RedisCommand(("EVALSHA", SETTLE.sha, 0), slot, script=SETTLE)
 
 
 class TestRouter:
@@ -31,7 +31,7 @@ class TestRouter:
         assert play.replies == [[5]]
 
     def test_reads_are_not_waited_for(self) -> None:
-        read = Command(("EVALSHA", READ.sha, 0), script=READ)
+        read = RedisCommand(("EVALSHA", READ.sha, 0), script=READ)
         play = deliver(new_router(f"redis://a:1{OPTIONS}"), read, by=in_turn([[5]]))
         assert play.sent == [(A, read.arguments)]
 

@@ -29,9 +29,10 @@ from redis_play import (
 )
 
 from headgate import RateLimiterUnavailable
-from headgate.stores.redis.exchange import Lost, ReplyError, Send
-from headgate.stores.redis.router import Command
+from headgate.stores.redis.exchange import Pipeline, ReplyError
+from headgate.stores.redis.router import RedisCommand
 from headgate.stores.redis.script import SETTLE
+from headgate.stores.server import Lost
 
 
 class TestOneServer:
@@ -42,7 +43,7 @@ class TestOneServer:
 
     @pytest.mark.parametrize("repeatable", [True, False])
     def test_an_unknown_script_is_sent_along(self, repeatable: bool) -> None:
-        command = Command(("EVALSHA", SETTLE.sha, "1", "key", "[]"), repeatable=repeatable, script=SETTLE)
+        command = RedisCommand(("EVALSHA", SETTLE.sha, "1", "key", "[]"), repeatable=repeatable, script=SETTLE)
         play = deliver(new_router(), command, by=in_turn([NOSCRIPT], [[5]]))
         assert play.replies == [[5]]
         assert [arguments for _, arguments in play.sent] == [
@@ -76,7 +77,7 @@ class TestOneServer:
 
     @pytest.mark.parametrize("sent", [True, False])
     @pytest.mark.parametrize("command", [again, once])
-    def test_when_it_is_late_nothing_is_sent(self, command: Callable[[], Command], sent: bool) -> None:
+    def test_when_it_is_late_nothing_is_sent(self, command: Callable[[], RedisCommand], sent: bool) -> None:
         play = deliver(new_router(), command(), by=in_turn(Lost("did not answer", sent=sent, late=True)))
         assert len(play.sent) == 1
         assert play.slept == 0
@@ -147,13 +148,13 @@ behaviours = st.one_of(
 def test_whatever_the_servers_do(url: str, kinds: list[tuple[bool, int]], script: list[Any]) -> None:
     """It comes to an end, replies are never mixed up, and what may have been done and must not be twice is not sent."""
     commands = [
-        Command(("EVALSHA", SETTLE.sha, 0, number), slot, repeatable=repeatable, script=SETTLE)
+        RedisCommand(("EVALSHA", SETTLE.sha, 0, number), slot, repeatable=repeatable, script=SETTLE)
         for number, (repeatable, slot) in enumerate(kinds)
     ]
     in_doubt: set[int] = set()
     over: set[int] = set()
 
-    def answer(send: Send) -> Any:
+    def answer(send: Pipeline) -> Any:
         if send.commands[0] in (SLOTS_QUESTION, SENTINEL_QUESTION):
             return [HALVES] if send.commands[0] == SLOTS_QUESTION else NAMED
         numbers = [int(command[-1]) for command in send.commands if command != ("ASKING",)]

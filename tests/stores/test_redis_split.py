@@ -13,10 +13,11 @@ from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import FORCE, PEEK, TAKE, Answer, Mode, Part, Request
 from headgate.core.errors import PartlyAnswered
 from headgate.core.names import StoredId, bucket_key
+from headgate.core.slots import OVERTAKES
 from headgate.plan import Call, Plan
-from headgate.stores.redis.exchange import MoreTime
 from headgate.stores.redis.keys import Keys
 from headgate.stores.redis.split import settle_split_plan
+from headgate.stores.server import MoreTime
 
 KEYS = Keys("entity", clustered=True)
 X, Y = Limit.per_minute("x", 10), Limit.per_minute("y", 20)
@@ -201,3 +202,13 @@ def test_equal_callers_go_on_sharing_their_parts() -> None:
     assert hand.asked is not None
     one, other = hand.asked.batches[slot("b")]
     assert one.parts is other.parts
+
+
+@pytest.mark.parametrize(("concurrent", "place_ms"), [(("a",), 700), (("a", "b"), OVERTAKES)])
+def test_a_request_for_slots_joins_a_queue_only_if_there_is_one(concurrent: tuple[str, ...], place_ms: int) -> None:
+    """Two requests, each first in one of two queues, would wait for each other."""
+    slots = Limit.concurrent("s", 2, 60)
+    parts = tuple(Part(level, slots if entity in concurrent else X, 1000) for level, entity in enumerate("ab"))
+    hand = Hand(Request(TAKE, (key("a"), key("b")), parts, lease_id="l", place_ms=700))
+    assert hand.asked is not None
+    assert {request.place_ms for batch in hand.asked.batches.values() for request in batch} == {place_ms}

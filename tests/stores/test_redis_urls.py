@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
-from headgate.stores.redis.url import Settings, Wait, read_url
+from headgate.stores.redis.url import RedisSettings, Wait, read_url
 
 SECRET = "s3cret"
 
@@ -17,38 +17,38 @@ WRONG = [
     ("redis://:6379", "the host is missing"),
     ("redis+cluster://a,,b", "the host is missing"),
     ("redis+sentinel://a,/service", "the host is missing"),
-    ("redis://h:0", "'0' is no port"),
-    ("redis://h:65536", "'65536' is no port"),
-    ("redis://h:port", "'port' is no port"),
-    ("redis://h:-1", "'-1' is no port"),
-    ("redis+cluster://a:1,b:x", "'x' is no port"),
+    ("redis://h:0", "'0' is not a port, like 6379"),
+    ("redis://h:65536", "'65536' is not a port, like 6379"),
+    ("redis://h:port", "'port' is not a port, like 6379"),
+    ("redis://h:-1", "'-1' is not a port, like 6379"),
+    ("redis+cluster://a:1,b:x", "'x' is not a port, like 6379"),
     ("redis://[::1", "Invalid IPv6"),
     ("redis://a,b", "one host only; for several there are redis+cluster:// and redis+sentinel://"),
     ("rediss://a:1,b:2", "one host only"),
     ("redis://h/x", "database 'x' is not a number, like 0"),
     ("redis://h/-1", "database '-1' is not a number"),
     ("redis://h/1234567", "database '1234567' is not a number"),
-    ("redis://h/0/1", "'/0/1' is no database"),
+    ("redis://h/0/1", "'/0/1' is not a database number"),
     ("redis+unix:///x.sock?db=one", "db 'one' is not a number"),
     ("redis+unix://h/x.sock", "write redis+unix:///path/to.sock"),
     ("redis+unix://", "write redis+unix:///path/to.sock"),
     ("redis+sentinel://h", "the name of the service is missing, as in redis+sentinel://host:26379/mymaster"),
     ("redis+sentinel://h/service/x", "database 'x' is not a number"),
-    ("redis+sentinel://h/service/0/1", "is no database"),
+    ("redis+sentinel://h/service/0/1", "is not a database number"),
     ("redis+cluster://h/0", "a cluster has no databases"),
     (
         "redis://h?nope=1",
-        "there is no option 'nope'; redis:// has: cold_start, together, wait_replicas, wait_timeout_ms",
+        "unknown option 'nope'; redis:// has: cold_start, together, wait_replicas, wait_timeout_ms",
     ),
     ("redis://h?wait_replicas=one", "wait_replicas 'one' is not a number"),
     ("redis://h?wait_replicas=0", "wait_replicas and wait_timeout_ms must be 1 or more"),
     ("redis://h?wait_replicas=1&wait_timeout_ms=0", "wait_replicas and wait_timeout_ms must be 1 or more"),
     ("redis://h?wait_replicas=1&wait_timeout_ms=-1", "wait_timeout_ms '-1' is not a number"),
     ("redis://h?wait_timeout_ms=50", "wait_timeout_ms needs wait_replicas, as in ?wait_replicas=1&wait_timeout_ms="),
-    ("redis://h?db=1", "there is no option 'db'"),
-    ("redis+cluster://h?db=1", "there is no option 'db'"),
-    ("redis://h?ssl_ca_certs=ca.crt", "there is no option 'ssl_ca_certs'"),
-    ("redis+cluster://h?sentinel_username=u", "there is no option 'sentinel_username'"),
+    ("redis://h?db=1", "unknown option 'db'"),
+    ("redis+cluster://h?db=1", "unknown option 'db'"),
+    ("redis://h?ssl_ca_certs=ca.crt", "unknown option 'ssl_ca_certs'"),
+    ("redis+cluster://h?sentinel_username=u", "unknown option 'sentinel_username'"),
     ("redis://h?together", "'together'"),
     ("redis://h?together=tenant&together=tenant", "an option is given twice"),
     ("redis://h?together=all", "together='all'; choose from entity, tenant, namespace"),
@@ -112,7 +112,7 @@ def test_settings_do_not_show_passwords() -> None:
 
 def settings(url: str, **expected: Any) -> Any:
     standard: dict[str, Any] = {"topology": "single", "together": "namespace"}
-    return pytest.param(Settings(url=url, **(standard | expected)), id=url)
+    return pytest.param(RedisSettings(url=url, **(standard | expected)), id=url)
 
 
 H = ("h", 6379)
@@ -157,5 +157,5 @@ H = ("h", 6379)
         settings("rediss+cluster://a?together=namespace", topology="cluster", servers=(("a", 6379),), tls={}),
     ],
 )
-def test_what_a_url_says(expected: Settings) -> None:
+def test_what_a_url_says(expected: RedisSettings) -> None:
     assert read_url(expected.url) == expected

@@ -15,7 +15,7 @@ from headgate import Limit, RateLimiter, SyncRateLimiter
 from headgate.core.decide import TAKE, Part, Request, refund
 from headgate.limiter.acquire import slot_queue
 from headgate.stores import Store, open_store
-from headgate.stores.notifications import MOST_EARLY, Hearing
+from headgate.stores.notifications import MOST_EARLY, ServerNotifications
 from headgate.testing.driver import DRIVERS
 from headgate.testing.servers.postgres import PgBouncer, PostgresServer
 from headgate.testing.servers.process import PATIENCE_SECONDS, eventually
@@ -113,13 +113,13 @@ def test_a_waiting_acquire_makes_at_most_three_calls(server: Servers, kind: str)
 def test_the_first_in_the_queue_is_told_and_nobody_else(server: Servers, store: Any) -> None:
     here: Any = open_store(server.url, 10.0)
     first = threading.Event()
-    here.hearing.hear("first", first.set)
-    eventually(lambda: here.hearing.listener, "it listens")
+    here.notifications.subscribe("first", first.set)
+    eventually(lambda: here.notifications.listener, "it listens")
     assert first.wait(PATIENCE_SECONDS), "a waiter from before it listened asks anew"
     told = {lease_id: threading.Event() for lease_id in "bcd"}
     assert passes(store, take("a"))
     for lease_id, bell in told.items():
-        here.hearing.hear(lease_id, bell.set)
+        here.notifications.subscribe(lease_id, bell.set)
         assert not passes(here, take(lease_id, PLACE_MS))
     give_back(store, take("a"))
     assert told["b"].wait(PATIENCE_SECONDS)
@@ -139,8 +139,8 @@ def test_the_first_in_the_queue_is_told_and_nobody_else(server: Servers, store: 
 def test_a_waiter_that_gives_up_lets_the_next_one_in(server: Servers, store: Store) -> None:
     here: Any = open_store(server.url, 10.0)
     told = threading.Event()
-    here.hearing.hear("c", told.set)
-    eventually(lambda: here.hearing.listener, "it listens")
+    here.notifications.subscribe("c", told.set)
+    eventually(lambda: here.notifications.listener, "it listens")
     assert passes(store, take("a", limit=TWO))
     assert not passes(here, take("b", PLACE_MS, 2, TWO))
     assert not passes(here, take("c", PLACE_MS, 1, TWO))
@@ -153,8 +153,8 @@ def test_a_waiter_that_gives_up_lets_the_next_one_in(server: Servers, store: Sto
 
 def test_a_waiter_whose_process_is_gone_loses_its_place(server: Servers, store: Store) -> None:
     gone: Any = open_store(server.url, 10.0)
-    gone.hearing.hear("b", lambda: None)
-    eventually(lambda: gone.hearing.listener, "it listens")
+    gone.notifications.subscribe("b", lambda: None)
+    eventually(lambda: gone.notifications.listener, "it listens")
     assert passes(store, take("a"))
     assert not passes(gone, take("b", PLACE_MS))
     assert not passes(store, take("c", PLACE_MS))
@@ -174,20 +174,20 @@ def test_a_place_that_is_not_kept_up_expires(store: Store) -> None:
 
 
 def test_what_was_told_before_the_waiter_was_ready_is_not_lost() -> None:
-    hearing = Hearing(lambda listener: None, (), 1.0)
-    hearing.close()  # so that no thread wakes the waiters as well
-    hearing.tell(["early", *(f"l{number}" for number in range(MOST_EARLY - 1))])
+    notifications = ServerNotifications(lambda listener: None, (), 1.0)
+    notifications.close()  # so that no thread wakes the waiters as well
+    notifications.notify(["early", *(f"l{number}" for number in range(MOST_EARLY - 1))])
     told = threading.Event()
-    hearing.hear("early", told.set)
+    notifications.subscribe("early", told.set)
     assert told.is_set()
-    hearing.tell(f"m{number}" for number in range(3 * MOST_EARLY))
-    assert len(hearing._early) == MOST_EARLY
+    notifications.notify(f"m{number}" for number in range(3 * MOST_EARLY))
+    assert len(notifications._early) == MOST_EARLY
 
 
 def test_a_waiter_known_by_another_listener_asks_again_at_once() -> None:
-    hearing = Hearing(lambda listener: None, (), 1.0)
-    hearing.close()  # so that no thread wakes the waiters as well
-    lines = slot_queue.SlotQueues(threading.Event, shared=True, hearing=hearing)
+    notifications = ServerNotifications(lambda listener: None, (), 1.0)
+    notifications.close()  # so that no thread wakes the waiters as well
+    lines = slot_queue.SlotQueues(threading.Event, shared=True, notifications=notifications)
     with lines.queued("l", "the one before") as waiter:
         assert waiter.bell.is_set()  # type: ignore[attr-defined]
     with lines.queued("l", "") as waiter:
@@ -316,20 +316,20 @@ def test_behind_pgbouncer_only_a_direct_connection_listens(
     postgres_server: PostgresServer, pgbouncer: PgBouncer
 ) -> None:
     emptied(postgres_server)
-    deaf: Any = open_store(pgbouncer.url, 5.0)
-    ear = deaf.hearing.hear("l", lambda: None)
-    eventually(lambda: not [thread for thread in threading.enumerate() if "hearing" in thread.name], "it gave up")
-    assert not ear.hears
+    disconnected: Any = open_store(pgbouncer.url, 5.0)
+    subscription = disconnected.notifications.subscribe("l", lambda: None)
+    eventually(lambda: not [thread for thread in threading.enumerate() if "notifications" in thread.name], "it gave up")
+    assert not subscription.active
     assert not postgres_server.execute(LISTENERS), "no session of others holds a lock of ours"
-    deaf.close()
-    hearing: Any = open_store(f"{pgbouncer.url}?listen={postgres_server.url}", 5.0)
-    hearing.hearing.hear("l", lambda: None)
-    eventually(lambda: hearing.hearing.listener, "it listens")
-    hearing.close()
+    disconnected.close()
+    direct: Any = open_store(f"{pgbouncer.url}?listen={postgres_server.url}", 5.0)
+    direct.notifications.subscribe("l", lambda: None)
+    eventually(lambda: direct.notifications.listener, "it listens")
+    direct.close()
     silent: Any = open_store(f"{postgres_server.url}?listen=0", 5.0)
-    silent.hearing.hear("l", lambda: None)
-    eventually(lambda: not [thread for thread in threading.enumerate() if "hearing" in thread.name], "it gave up")
-    assert not silent.hearing.listener
+    silent.notifications.subscribe("l", lambda: None)
+    eventually(lambda: not [thread for thread in threading.enumerate() if "notifications" in thread.name], "it gave up")
+    assert not silent.notifications.listener
     silent.close()
 
 

@@ -46,7 +46,7 @@ def test_memory_is_private_unless_it_has_a_name() -> None:
 def test_memory_stays_bounded_when_buckets_are_full_again() -> None:
     clock = ManualClock()
     limiter = SyncRateLimiter("memory://", clock=clock)
-    store = limiter._store
+    store = limiter.engine.store
     assert isinstance(store, MemoryStore)
     limits = [Limit.per_second("x", 10)]
     for n in range(20_000):
@@ -85,7 +85,7 @@ def test_memory_forgets_no_bucket_while_it_is_charged() -> None:
 
 def test_resetting_again_and_again_leaks_nothing() -> None:
     limiter = SyncRateLimiter("memory://", clock=ManualClock())
-    store = limiter._store
+    store = limiter.engine.store
     assert isinstance(store, MemoryStore)
     for _ in range(1000):
         limiter.adjust("e", "r", {"x": 5}, [Limit.per_day("x", 10)])

@@ -13,18 +13,17 @@ in units of 1/period_ms. Settling twice at half the distance or once at the whol
 integers. Nothing is lost, and (the mistake that lets a hammered limiter give eleven times its limit)
 nothing is earned twice.
 
-Settling is lazy. Nobody fills buckets in the background: whoever needs a bucket first brings it up
-to date (`settle`), then acts on it. A bucket that nobody ever touched is full, which is why a full
-bucket need not be stored.
+Settling is lazy. Buckets are not filled in the background: every operation first brings the bucket up
+to date (`settle`), then acts on it. A bucket that was never used is full, which is why a full bucket
+need not be stored.
 
 Time is an argument and never runs backwards: a bucket settled at 12:00:05 answers a caller whose clock
 says 12:00:04 as of 12:00:05. Clocks that disagree can make a bucket slow, never generous.
 
-Taking has three strengths. A *take* needs the tokens now. A *reservation* takes tokens that are not there
-yet: the bucket goes below zero and the caller sleeps until its share has matured, so that whoever came
-first is served first. A *force* states what has already happened (a call cost more than was thought) and
-is never refused; it may leave a debt, which refill repays. Giving back is a force of a negative amount
-and stops at capacity.
+Taking has three strengths. A *take* needs the tokens now. A *reservation* takes tokens that are not there yet: the
+bucket goes below zero and the caller sleeps until its share has matured, so that callers are served in the order in
+which they came. A *force* states what has already happened (a call cost more than was thought) and is never refused;
+it may leave a debt, which refill repays. Giving back is a force of a negative amount and stops at capacity.
 
 Waits are exact: `wait_ms` is the first millisecond at which the amount is there. One earlier, it is not.
 

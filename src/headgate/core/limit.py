@@ -27,7 +27,7 @@ _SLOTS_SPEC = re.compile(
     rf"\s*(?P<slots>\d[\d_]*)\s+concurrent(?:\s+ttl\s+(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+))?\s*", re.IGNORECASE
 )
 DEFAULT_TTL_SECONDS = 60
-OWN = "_"  # a limit whose name starts so is headgate's own: no name that anybody gives does
+OWN = "_"  # the names of headgate's own limits start with it, and no other name may
 
 
 @dataclass(init=False, slots=True)
@@ -106,7 +106,7 @@ class Limit:
 
     @classmethod
     def concurrent(cls, name: str, slots: int, ttl: Number = DEFAULT_TTL_SECONDS) -> Limit:
-        """At most `slots` at once. Whoever holds one and is not heard of for `ttl` seconds has lost it."""
+        """At most `slots` at once. A slot whose holder does not renew it for `ttl` seconds is lost."""
         capacity_milli = tokens_to_milli(slots, f"slots of limit {check_limit_name(name)!r}")
         if capacity_milli % MILLI:
             raise ValidationError(f"slots of limit {name!r} must be a whole number, not {slots!r}")

@@ -80,7 +80,7 @@ class BucketRow:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a store has cleared away, or put right, that nobody needed any more.
+    """What a sweep of the store has deleted or corrected.
 
     `leases`: how many holders of slots had run out of time, but for those of headgate's own limits.
     """
@@ -92,7 +92,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Whoever is limited: a tenant, a user, an API key, a vendor. May hang below a parent."""
+    """What is limited: a tenant, a user, an API key, a vendor. It may have a parent."""
 
     entity_id: str
     name: str | None = None

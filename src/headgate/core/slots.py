@@ -1,12 +1,11 @@
-"""Slots: a limit on how many may be at it at once. What is taken comes back when its lease ends.
+"""Slots: a limit on concurrency. What is taken comes back when its lease ends.
 
-A slot is held under the id of a lease, until a moment. As long as the holder lives it moves that moment on (`renew`);
-if it dies, its time runs out, and whoever needs a slot next finds it free. So nobody has to be sure that somebody else
-is dead, and nothing that was given is given twice: what a lease held and lost cannot be renewed, and giving it back
-does nothing.
+A slot is held under the id of a lease, until it expires. A living holder keeps postponing that (`renew`); the slot of a
+dead one expires, and is free for the next request. So no process has to decide that another one is dead, and no slot is
+given twice: a slot that a lease has lost cannot be renewed, and giving it back does nothing.
 
-A wait for a slot is the time until enough of them run out if nobody gives back or renews. It may be shorter, or longer:
-unlike tokens, slots cannot be reserved.
+A wait for a slot is the time until enough of them expire, if none is given back or renewed. It may be shorter, or
+longer: unlike tokens, slots cannot be reserved.
 
 A take that was refused for want of slots can keep a place in the queue for them. What the waiters ahead want counts as
 held until their places expire. So slots are given in the order of the queue, and a caller without a place comes last.
@@ -87,11 +86,11 @@ class Slots:
         return self.held_milli + sum(milli for milli, _ in self._ahead) if self._ahead else self.held_milli
 
     def wait_ms(self, amount_milli: int) -> int | None:
-        """Milliseconds until the amount is free at the latest, if nobody renews: 0 if it is, None if it never fits."""
+        """Milliseconds until the amount is free if no holder renews: 0 if it is, None if it never fits."""
         if amount_milli > self.limit.capacity_milli:
             return None
         wait, missing = 0, amount_milli + self._taken_milli - self.limit.capacity_milli
-        if amount_milli > 0 and missing > 0:  # giving back waits for nobody
+        if amount_milli > 0 and missing > 0:  # giving back never waits
             wait = self._first_enough_ms(missing) - self.settled_at_ms
         return max(wait, self.blocked_until_ms - self.settled_at_ms) if self.blocked_until_ms else wait
 
@@ -144,7 +143,7 @@ class Slots:
         self.changed = True
 
     def penalize(self, block_ms: int, keep_milli: int) -> None:
-        """Let nobody in for `block_ms`. Who is in stays in."""
+        """Let nothing pass for `block_ms`. Slots that are held stay held."""
         if block_ms:
             self.blocked_until_ms = max(self.blocked_until_ms, self.settled_at_ms + block_ms)
             self.changed = True
@@ -153,7 +152,7 @@ class Slots:
         """What a vendor says it has left is no matter of slots."""
 
     def reshape(self, limit: Limit, revision: int = 0) -> None:
-        """Go on under another limit. Who holds more than it allows keeps it; nobody gets in until enough have left."""
+        """Go on under another limit. Slots that are held stay held; no take passes until enough have come back."""
         if revision:
             if revision < self.revision:
                 return
@@ -166,6 +165,6 @@ class Slots:
         return min(free, 0) if self.blocked_until_ms > self.settled_at_ms else free
 
     def full_at_ms(self) -> int:
-        """From when on nobody holds anything, if nobody renews."""
+        """When all slots will be free, if no holder renews."""
         last_ms = max((until_ms for _, until_ms in self.holders.values()), default=0)
         return max(self.settled_at_ms, last_ms, self.blocked_until_ms)

@@ -32,8 +32,8 @@ def corrupt_buckets(key: str, why: str) -> CorruptState:
 
 
 def corrupt_field(key: str, limit_name: str, field: int) -> CorruptState | RateLimiterUnavailable:
-    """The error that a script has told by the number of a field."""
-    if FIELDS[field] == "format":  # nothing is wrong with it, and nobody should remove it
+    """The error that a script has reported by the number of a field."""
+    if FIELDS[field] == "format":  # it is not corrupt, and must not be removed
         return RateLimiterUnavailable(f"unknown row format of {key}: upgrade headgate in every process")
     if field == 0:
         return corrupt_buckets(key, "the row cannot be decoded")

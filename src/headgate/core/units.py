@@ -94,7 +94,7 @@ def seconds_to_ms(value: Any, what: str, *, least_ms: int = 1) -> int:
 
 
 def wait_to_ms(value: Any, what: str) -> int:
-    """Milliseconds somebody is willing to wait: zero or more, finer fractions rounded down."""
+    """Milliseconds that a caller is willing to wait: zero or more, finer fractions rounded down."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, Fraction)):
         raise ValidationError(f"{what} must be a number of seconds, not {shown(value)}")
     if not (_is_finite(value) and 0 <= value <= MAX_PERIOD_MS // MILLI):

@@ -1,9 +1,9 @@
 """Usage: how much was consumed, by the hour.
 
-Whoever takes from a bucket counts there too (`Bucket.used_milli`), so that counting costs no round trip and cannot be
-forgotten. A bucket counts one hour, the one it was last settled in. Whoever finds that another hour has begun puts the
-count away before settling, beside the bucket, where it is kept for as long as usage is wanted. What is given back is
-less than nothing, in the hour in which it is given back: all hours together are what was consumed, to the token.
+A take from a bucket is counted in the bucket itself (`Bucket.used_milli`), so counting costs no round trip and cannot
+be forgotten. A bucket counts one hour, the one in which it was last settled. The first request of another hour stores
+the count beside the bucket before it settles, where it stays for as long as usage is kept. What is given back counts
+as negative, in the hour in which it is given back: the sum of all hours is what was consumed, to the token.
 
 Days and months are sums of hours. All are those of UTC. Slots come back, and have no usage.
 """

@@ -15,8 +15,8 @@ from ..core.errors import VersionConflict
 from ..core.names import StoredId, bucket_key
 from ..core.records import Change, Check, Delete, Put
 from ..limiter import keys
-from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import Edit, write_limits_plan
+from ..limiter.engine import Engine
 from ..limiter.observe.audit import Action, told
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan
 from ..stores.contract import MAX_CHANGES
@@ -50,7 +50,7 @@ class ApplyConflict(VersionConflict):
 
 
 def apply_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     diff: Diff,
     *,
     actor: str | None = None,
@@ -63,19 +63,19 @@ def apply_plan(
     done = 0
     versions = dict(diff.versions)
     applied = diff.applied
-    for batch in _batches(limiter, diff, versions, actor):
-        yield from _check_childless_plan(limiter, batch)
-        by = {"at_ms": limiter.clock.now_ms(), "actor": actor or limiter.actor}
-        mine = Put(applied_key(limiter.namespace), by, applied)
+    for batch in _batches(engine, diff, versions, actor):
+        yield from _check_childless_plan(engine, batch)
+        by = {"at_ms": engine.clock.now_ms(), "actor": actor or engine.actor}
+        mine = Put(applied_key(engine.namespace), by, applied)
         try:
-            yield from write_limits_plan(limiter, batch.edits, [mine, *batch.changes()], actor=actor)
+            yield from write_limits_plan(engine, batch.edits, [mine, *batch.changes()], actor=actor)
         except VersionConflict as conflict:
-            what = yield from _changed_plan(limiter, diff, conflict.key, mine)
+            what = yield from _changed_plan(engine, diff, conflict.key, mine)
             raise ApplyConflict(conflict.key, what) from None
         applied += 1
         done += batch.count
         for entity_id in batch.removed:
-            yield from _delete_buckets_plan(limiter, entity_id)
+            yield from _delete_buckets_plan(engine, entity_id)
         if progress is not None:
             progress(done, len(diff))
     return done
@@ -109,10 +109,10 @@ class _Batch:
         self.count += other.count
 
 
-def _batches(limiter: BaseLimiter, diff: Diff, versions: dict[str, int], actor: str | None) -> Iterator[_Batch]:
+def _batches(engine: Engine, diff: Diff, versions: dict[str, int], actor: str | None) -> Iterator[_Batch]:
     batch = _Batch()
     for difference in diff:
-        step = _step(limiter, diff, difference, versions, actor)
+        step = _step(engine, diff, difference, versions, actor)
         if not batch.has_room_for(step):
             yield batch
             batch = _Batch()
@@ -121,85 +121,83 @@ def _batches(limiter: BaseLimiter, diff: Diff, versions: dict[str, int], actor: 
         yield batch
 
 
-def _step(
-    limiter: BaseLimiter, diff: Diff, difference: Difference, versions: dict[str, int], actor: str | None
-) -> _Batch:
+def _step(engine: Engine, diff: Diff, difference: Difference, versions: dict[str, int], actor: str | None) -> _Batch:
     item, value, version = difference.item, difference.value, difference.version
     if item.kind == "limits":
         return _Batch(edits=[Edit(item.level, value, version)], count=1)
-    key = item.key(limiter.namespace)
+    key = item.key(engine.namespace)
     changes: list[Change] = [Delete(key, version) if value is None else Put(key, value, version)]
     step = _Batch(others=changes, count=1)
     if item.entity_id is not None:
         entity_id = item.entity_id
-        _move(limiter, step, entity_id, difference.before, difference.after)
+        _move(engine, step, entity_id, difference.before, difference.after)
         if value is None:
             step.removed.append(entity_id)
         elif (difference.before or {}).get("parent_id") != value["parent_id"]:
-            step.checks = _checks_above(limiter, diff, entity_id, versions)
+            step.checks = _checks_above(engine, diff, entity_id, versions)
         versions[entity_id] = version + 1
-    step.others += _event(limiter, difference, actor)
+    step.others += _event(engine, difference, actor)
     return step
 
 
 def _move(
-    limiter: BaseLimiter, step: _Batch, entity_id: StoredId, before: dict[str, Any] | None, after: dict[str, Any] | None
+    engine: Engine, step: _Batch, entity_id: StoredId, before: dict[str, Any] | None, after: dict[str, Any] | None
 ) -> None:
     """Update the lists of children of the old parent and the new one."""
     old, new = ((value or {}).get("parent_id") for value in (before, after))
     if old == new:
         return
     if old is not None:
-        step.others.append(Delete(keys.child_key(limiter.namespace, old, entity_id)))
+        step.others.append(Delete(keys.child_key(engine.namespace, old, entity_id)))
     if new is not None:
-        step.others.append(Put(keys.child_key(limiter.namespace, new, entity_id), {}))
+        step.others.append(Put(keys.child_key(engine.namespace, new, entity_id), {}))
 
 
-def _checks_above(limiter: BaseLimiter, diff: Diff, entity_id: StoredId, versions: dict[str, int]) -> dict[str, Check]:
+def _checks_above(engine: Engine, diff: Diff, entity_id: StoredId, versions: dict[str, int]) -> dict[str, Check]:
     """The ancestors must not move while an entity is put below them."""
     checks = {}
     above = diff.parents.get(entity_id)
     while above is not None:
-        key = keys.entity_key(limiter.namespace, StoredId(above))
+        key = keys.entity_key(engine.namespace, StoredId(above))
         checks[key] = Check(key, versions[above])
         above = diff.parents.get(above)
     return checks
 
 
-def _event(limiter: BaseLimiter, difference: Difference, actor: str | None) -> Sequence[Put]:
+def _event(engine: Engine, difference: Difference, actor: str | None) -> Sequence[Put]:
     item, before, after = difference.item, difference.before, difference.after
     action = _ACTIONS[item.kind, difference.kind]
-    return told(limiter, action, entity_id=item.entity_id, before=before, after=after, actor=actor)
+    return told(engine, action, entity_id=item.entity_id, before=before, after=after, actor=actor)
 
 
-def _check_childless_plan(limiter: BaseLimiter, batch: _Batch) -> Plan[None]:
+def _check_childless_plan(engine: Engine, batch: _Batch) -> Plan[None]:
     """The removed entities have no children, except those that are removed in the same batch."""
     written = {change.key for change in batch.others}
     for entity_id in batch.removed:
-        prefix = keys.children_prefix(limiter.namespace, entity_id)
+        prefix = keys.children_prefix(engine.namespace, entity_id)
         for child in (yield from ListRecords(prefix, limit=MAX_CHANGES, even_corrupt=True)):
             if child.key not in written:
                 raise ApplyConflict(child.key, f"{keys.last_part(child.key)!r} was put below {entity_id!r}")
 
 
-def _delete_buckets_plan(limiter: BaseLimiter, entity_id: StoredId) -> Plan[None]:
+def _delete_buckets_plan(engine: Engine, entity_id: StoredId) -> Plan[None]:
     cursor: str | None = None
     while True:
-        rows = yield from ListBuckets(limiter.namespace, entity_id=entity_id, cursor=cursor)
+        rows = yield from ListBuckets(engine.namespace, entity_id=entity_id, cursor=cursor)
         resources = [row.resource for row in rows] + [error.resource for error in rows.corrupt]
         if resources:
-            yield from DeleteBuckets([bucket_key(limiter.namespace, entity_id, resource) for resource in resources])
+            yield from DeleteBuckets([bucket_key(engine.namespace, entity_id, resource) for resource in resources])
         cursor = rows.cursor
         if cursor is None:
             return
 
 
-def _changed_plan(limiter: BaseLimiter, diff: Diff, key: str, mine: Put) -> Plan[str]:
+def _changed_plan(engine: Engine, diff: Diff, key: str, mine: Put) -> Plan[str]:
     """What was changed meanwhile. If another declaration was applied, that explains all of it."""
     (applied,) = yield from GetRecords([mine.key])
     if applied is not None and applied.version != mine.expected:
         return f"another declaration was applied by {applied.value['actor']}"
     for difference in diff:
-        if difference.item.key(limiter.namespace) == key:
+        if difference.item.key(engine.namespace) == key:
             return f"{difference.item} changed"
     return f"{keys.last_part(key)!r}, an ancestor of a changed entity, changed"

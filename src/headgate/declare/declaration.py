@@ -8,8 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
 from ..core.names import StoredId
-from ..limiter import keys
-from ..limiter.base import OnUnavailable
+from ..limiter import OnUnavailable, keys
 from ..limiter.config.levels import StoredLevel
 
 Limits: TypeAlias = "Mapping[str, Limit]"  # by name

@@ -13,10 +13,10 @@ from ..core.records import ABSENT
 from ..http.document import DocumentError
 from ..http.plans import ANY_RULE, Plans
 from ..http.rules import Rule, Rules
-from ..limiter.base import BaseLimiter
 from ..limiter.config.edits import described
 from ..limiter.config.entities import entity_value
 from ..limiter.config.levels import StoredLevel, level_value, resource_level
+from ..limiter.engine import Engine
 from ..plan import Plan
 from .declaration import (
     RULES,
@@ -86,16 +86,16 @@ class Diff(list[Difference]):
         self.applied = applied
 
 
-def diff_plan(limiter: BaseLimiter, declaration: Declaration, *, prune: bool = False) -> Plan[Diff]:
+def diff_plan(engine: Engine, declaration: Declaration, *, prune: bool = False) -> Plan[Diff]:
     """What applying a declaration would change; with `prune` it removes everything that is stored and not declared.
 
     DocumentError, or ValidationError if it was not read from a file, if it cannot be applied to what is stored.
     """
-    if declaration.namespace not in (None, limiter.namespace):
-        raise _refused(declaration, [(1, f"it is for namespace {declaration.namespace!r}, not {limiter.namespace!r}")])
-    ids = {entity_id: limiter._stored_id(entity_id) for entity_id in _ids(declaration)}
+    if declaration.namespace not in (None, engine.namespace):
+        raise _refused(declaration, [(1, f"it is for namespace {declaration.namespace!r}, not {engine.namespace!r}")])
+    ids = {entity_id: engine.stored_id(entity_id) for entity_id in _ids(declaration)}
     wanted = dict(_wanted(declaration, ids))
-    stored = yield from (read_all_plan(limiter) if prune else _read_plan(limiter, wanted, ids))
+    stored = yield from (read_all_plan(engine) if prune else _read_plan(engine, wanted, ids))
     parents = _parents(wanted, stored, prune)
     _check_parents(declaration, ids, parents, prune)
     if not prune:
@@ -141,10 +141,10 @@ def _entity_value(entity: DeclaredEntity, ids: Ids) -> Value:
     return entity_value(entity.name, parent_id, entity.cascade, dict(entity.metadata))
 
 
-def _read_plan(limiter: BaseLimiter, wanted: Wanted, ids: Ids) -> Plan[StoredItems]:
+def _read_plan(engine: Engine, wanted: Wanted, ids: Ids) -> Plan[StoredItems]:
     """What is stored of the declared items, of entities they name as parents, and of rules and plans together."""
     together = [RULES, TIERS] if wanted.keys() & {RULES, TIERS} else []
-    return (yield from read_items_plan(limiter, dict.fromkeys([*wanted, *map(entity_item, ids.values()), *together])))
+    return (yield from read_items_plan(engine, dict.fromkeys([*wanted, *map(entity_item, ids.values()), *together])))
 
 
 # Parents

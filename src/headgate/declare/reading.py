@@ -11,7 +11,7 @@ from ..core.limit import Limit
 from ..core.names import check_entity_id, check_namespace, check_resource
 from ..http.document import MAX_BYTES, Node, read_document
 from ..http.files import read_rules
-from ..limiter.base import check_on_unavailable
+from ..limiter.acquire.options import check_on_unavailable
 from ..limiter.config.entities import entity_value
 from ..limiter.config.limits import MAX_ANCESTORS
 from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Limits

@@ -10,8 +10,8 @@ from ..core.limit import by_name
 from ..core.records import ABSENT, Record
 from ..core.text import readable
 from ..limiter import keys
-from ..limiter.base import BaseLimiter
 from ..limiter.config.levels import StoredLevel, inherits, limits_in
+from ..limiter.engine import Engine
 from ..plan import GetRecords, ListRecords, Plan
 from .declaration import (
     RULES,
@@ -42,15 +42,15 @@ def applied_key(namespace: str) -> str:
     return f"{namespace}/applied"
 
 
-def read_items_plan(limiter: BaseLimiter, items: Iterable[DeclaredItem]) -> Plan[StoredItems]:
+def read_items_plan(engine: Engine, items: Iterable[DeclaredItem]) -> Plan[StoredItems]:
     """The records of these items, and of all ancestors of the entities among them."""
     stored = StoredItems()
-    stored.applied = yield from _applied_plan(limiter)  # first: what is read is no older
+    stored.applied = yield from _applied_plan(engine)  # first: what is read is no older
     wanted = list(items)
     while wanted:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            records = yield from GetRecords([item.key(limiter.namespace) for item in some])
+            records = yield from GetRecords([item.key(engine.namespace) for item in some])
             stored.records |= {item: record for item, record in zip(some, records) if record is not None}
         wanted = sorted(_parents(stored, wanted), key=str)
     return stored
@@ -68,9 +68,9 @@ def _parents(stored: StoredItems, read: Iterable[DeclaredItem]) -> Iterator[Decl
                 yield parent
 
 
-def read_all_plan(limiter: BaseLimiter) -> Plan[StoredItems]:
-    namespace = limiter.namespace
-    stored = yield from read_items_plan(limiter, [SYSTEM, TIERS, RULES])
+def read_all_plan(engine: Engine) -> Plan[StoredItems]:
+    namespace = engine.namespace
+    stored = yield from read_items_plan(engine, [SYSTEM, TIERS, RULES])
 
     def limits_item(key: str) -> DeclaredItem:
         return DeclaredItem("limits", StoredLevel.from_key(namespace, key))
@@ -92,22 +92,22 @@ def read_all_plan(limiter: BaseLimiter) -> Plan[StoredItems]:
     return stored
 
 
-def _applied_plan(limiter: BaseLimiter) -> Plan[int]:
-    (record,) = yield from GetRecords([applied_key(limiter.namespace)])
+def _applied_plan(engine: Engine) -> Plan[int]:
+    (record,) = yield from GetRecords([applied_key(engine.namespace)])
     return record.version if record else ABSENT
 
 
 # As a declaration
 
 
-def export_plan(limiter: BaseLimiter) -> Plan[Declaration]:
+def export_plan(engine: Engine) -> Plan[Declaration]:
     """Everything in the limiter's namespace that can be declared. Hashed ids are exported as hashes."""
-    stored = yield from read_all_plan(limiter)
+    stored = yield from read_all_plan(engine)
     by_name_of_item = sorted(stored.records.items(), key=lambda item: str(item[0]))
     found = {item: readable(record.value) for item, record in by_name_of_item}
     system = found.get(SYSTEM)
     return Declaration(
-        namespace=limiter.namespace,
+        namespace=engine.namespace,
         system=None if system is None else _limits(system),
         on_unavailable=(system or {}).get("on_unavailable"),
         resources={

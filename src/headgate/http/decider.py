@@ -96,7 +96,7 @@ class Decider:
             if decision.error is not None:
                 failures.append(charge.failed(decision.error))
             elif not decision.allowed:
-                self._limiter.events.tell(
+                self._limiter.observers.tell(
                     "shadow.refused",
                     rule=charge.rule.id,
                     entity_id=decision.statuses[0].entity_id,
@@ -113,7 +113,7 @@ class Decider:
         instances = self._limiter.known_instances
         shares = [ask._replace(limits=[share(limit, instances) for limit in ask.limits or ()]) for ask in asks]
         (decision,) = yield from DecideEach([shares], None, self._here)
-        decision.degraded = True
+        decision.mark_degraded()
         return decision
 
 

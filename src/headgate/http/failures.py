@@ -134,10 +134,10 @@ class Reports:
         if isinstance(error, RateLimiterUnavailable):
             return  # an outage, which the limiter itself tells of
         cause = cause_of(error)
-        self._limiter.watchers.misconfigured(failure.rule_id, cause)
+        self._limiter.observers.misconfigured(failure.rule_id, cause)
         times = self._minutely.times(cause if cause in _OF_ALL_RULES else (failure.rule_id, cause))
         if times:
-            self._limiter.events.tell(
+            self._limiter.observers.tell(
                 "rule.bad_cost" if cause in BAD_COSTS else "rule.misconfigured",
                 rule=failure.rule_id,
                 cause=cause,

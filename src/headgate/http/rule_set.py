@@ -86,10 +86,10 @@ class StoredBook:
 
     @property
     def is_due(self) -> bool:
-        return self._generation != self._limiter._cache.generation or time.monotonic() >= self._until
+        return self._generation != self._limiter.engine.cache.generation or time.monotonic() >= self._until
 
     def read_plan(self) -> Plan[None]:
-        generation, known = self._limiter._cache.generation, bool(self._records)
+        generation, known = self._limiter.engine.cache.generation, bool(self._records)
         if known:
             self._know(generation, _AGAIN_SECONDS)
         try:

@@ -124,7 +124,7 @@ class SyncSteps:
             FindOut: self._find_out,
             ReadMetadata: self._read_metadata,
             ReadLimits: lambda step: limiter.resolve_limits(step.entity_id, step.resource)[0],
-            ReadRecords: lambda step: limiter._perform(step.once()),
+            ReadRecords: lambda step: limiter.engine.perform(step.once()),
         }
 
     def perform(self, step: Step[Any]) -> Any:
@@ -182,7 +182,7 @@ class AsyncSteps:
             FindOut: self._find_out,
             ReadMetadata: self._read_metadata,
             ReadLimits: self._read_limits,
-            ReadRecords: lambda step: limiter._perform(step.once()),
+            ReadRecords: lambda step: limiter.engine.perform(step.once()),
         }
 
     async def perform(self, step: Step[Any]) -> Any:

@@ -1,10 +1,10 @@
 """The limiters: acquiring, leases, stored limits, entities, coalescing. Plans, and two classes that run them."""
 
-from .acquire.batch import Ask
 from .acquire.breaker import BreakerState
 from .acquire.decision import Decision
+from .acquire.group import Ask
+from .acquire.options import OnError, OnUnavailable
 from .asynchronous import RateLimiter
-from .base import OnError, OnUnavailable
 from .clock import Clock, SystemClock
 from .config.cache import CacheStats
 from .config.levels import ResolvedLimits, StoredLimits
@@ -13,10 +13,9 @@ from .config.preview import LimitsPreview
 from .leases.lease import Lease, SyncLease
 from .leases.reconcile import Reconciled
 from .observe.audit import AuditEvent
-from .observe.events import Event
+from .observe.observers import Event, Outcome, Watcher
 from .observe.overview import BucketStatus, EntityCapacity, ResourceCapacity
 from .observe.request_log import RequestLog
-from .observe.watchers import Outcome, Watcher
 from .synchronous import SyncRateLimiter
 from .vendor.dimensions import Dimension
 from .vendor.headers import Reading

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Protocol
 
-GLANCE_SECONDS = 0.02  # how often to look at a clock that somebody may set at any moment
+GLANCE_SECONDS = 0.02  # how often to look at a clock that may be set at any moment
 
 
 class Clock(Protocol):
@@ -36,7 +36,7 @@ async def asleep_on(clock: Clock, seconds: float) -> None:
 
 async def rings(bell: asyncio.Event, seconds: float) -> None:
     """Wait until it rings, at most so long. asyncio.wait_for would not do: before Python 3.12 it loses a cancellation
-    that comes together with the ring, and who was cancelled goes on."""
+    that comes together with the ring, and the cancelled task goes on."""
     ringing = asyncio.ensure_future(bell.wait())
     try:
         await asyncio.wait([ringing], timeout=seconds)

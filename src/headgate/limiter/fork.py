@@ -1,4 +1,4 @@
-"""After a fork the child has the locks of its parent as they were, and none of the threads that would release them."""
+"""After a fork the child has copies of its parent's locks, and none of the threads that would release them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same work, wished for by many at once, done once: when the cached limits of a busy resource expire, one caller
+"""Single flight: concurrent callers share one execution. When the cached limits of a busy resource expire, one caller
 reads them again and the others wait for it."""
 
 from __future__ import annotations
@@ -71,4 +71,4 @@ class TaskSingleFlight:
     def _ended(self, place: Hashable, ended: asyncio.Task[Any]) -> None:
         del self._running[place]
         if not ended.cancelled():
-            ended.exception()  # it was seen, even if everybody who waited for it is gone
+            ended.exception()  # it was seen, even if all waiters are gone

@@ -65,7 +65,7 @@ class Sleep(Call[None]):
 
 @dataclass(frozen=True, slots=True)
 class SingleFlight(Call[T_co]):
-    """Run a plan, unless the same one is running already for someone else: then wait for its result."""
+    """Run a plan, or wait for the result of the same plan if it is running already."""
 
     key: Hashable
     plan: Callable[[], Plan[T_co]]
@@ -73,7 +73,7 @@ class SingleFlight(Call[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Whole(Call[T_co]):
-    """Run a plan to its end, even if who wants it is cancelled meanwhile; that comes after."""
+    """Run a plan to its end. A cancellation is re-raised after it."""
 
     plan: Callable[[], Plan[T_co]]
 
@@ -132,8 +132,8 @@ class WriteRecords(StoreCall[None]):
 
 @dataclass(frozen=True, slots=True)
 class ListRecords(StoreCall[Page[Record]]):
-    """A cursor comes from outside, and must not lead into other lists. What is corrupt is told beside the page, or if
-    `even_corrupt` in it."""
+    """A cursor comes from outside, and must not lead into other lists. What is corrupt is listed beside the page or, if
+    `even_corrupt`, in it."""
 
     method: ClassVar[str] = "list_records"
     prefix: str

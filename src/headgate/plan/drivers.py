@@ -40,7 +40,7 @@ async def arun(plan: Plan[T], perform: Callable[[Call[Any]], Awaitable[Any]]) ->
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """What it returns or raises. If we are cancelled meanwhile, we are so only then."""
+    """Run it to its end. A cancellation is re-raised after the work completes."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -227,7 +227,7 @@ async def check(asked: Asked, body: CheckForm) -> Verdict:
     if asked.gate is None:
         raise Refused(404, "the service has no rules: start it with --rules FILE, or --rules stored")
     if body.entity_id is not None:
-        asked.limiter._stored_id(body.entity_id)  # to the engine, what is wrong with it would be the rule's fault
+        asked.limiter.engine.stored_id(body.entity_id)  # to the engine, what is wrong with it would be the rule's fault
     verdict = await asked.gate.check(FormCall(body))
     if isinstance(verdict, Refusal):
         if verdict.refused is None:

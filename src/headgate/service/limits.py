@@ -74,7 +74,7 @@ async def _change(
     while True:
         seen = await apreview_level(asked.limiter, level, wanted)
         if expected not in (None, seen.version):
-            raise VersionConflict(level.stored(asked.limiter).key(asked.limiter.namespace))
+            raise VersionConflict(level.stored(asked.limiter.engine).key(asked.limiter.namespace))
         try:
             if not sent.preview:
                 await awrite_level(asked.limiter, level, wanted, expected_version=seen.version, actor=asked.actor)

@@ -1,4 +1,4 @@
-"""Stores by URL. Each is a folder; none imports another; a driver is imported when its scheme is used."""
+"""Stores by URL. Each is a folder; none imports another; a driver is imported when its scheme is first used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a store says of itself: facts for whoever has to find out what is wrong with it, and what time it has.
+"""Facts about a store, for finding out what is wrong with it; and its clock.
 
-A store of ours may have a module `health` with `examine(url, timeout_seconds)` and `read_clock(url, timeout_seconds)`.
+A built-in store may have a module `health` with `examine(url, timeout_seconds)` and `read_clock(url, timeout_seconds)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice`: what to do, where it is not ok."""
+    """The result of one check. `advice`: what to do, if it is not ok."""
 
     check: str
     verdict: Verdict
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What time the servers of a store have, the slowest and the fastest of them, in steps of `grain_ms`."""
+    """The clocks of a store's servers: the slowest and the fastest, in steps of `grain_ms`."""
 
     earliest_ms: int
     latest_ms: int
@@ -39,7 +39,7 @@ class ClockReading:
 
 
 def examine(url: str, timeout_seconds: float) -> list[Finding]:
-    """What there is to say about this kind of store. Nothing of one that somebody has registered."""
+    """The findings of this kind of store; none for a registered store."""
     found: list[Finding] = _ask(url, "examine", timeout_seconds) or []
     return found
 

@@ -1,4 +1,4 @@
-"""A blocking store for coroutines: on a thread of its own if it may wait, directly if it never does."""
+"""A blocking store for coroutines: called on a thread of its own if it may wait, directly if it never does."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from ..core.decide import Answer, Request
-from ..core.errors import LimiterClosed, PartlyAnswered
-from ..core.records import BucketRow, Change, Page, Record, Swept
-from ..core.usage import UsageRow
-from .contract import LostThenCancelled, SettledThenCancelled, Store
+from ..core.errors import LimiterClosed
+from .contract import CoroutineMethods, SettledThenCancelled, Store, cancelled_late
 
 T = TypeVar("T")
 
 
-class OffloadedStore:
+class OffloadedStore(CoroutineMethods):
     def __init__(self, blocking: Store) -> None:
         self.blocking = blocking
         self.own_clock = blocking.own_clock
@@ -34,15 +33,14 @@ class OffloadedStore:
     def usage_ms(self, ms: int) -> None:
         self.blocking.usage_ms = ms
 
-    async def _call(self, method: Callable[..., T], *args: object) -> T:
-        if self.in_process:
-            return method(*args)
-        return await self._started(method, *args)
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        work = partial(getattr(self.blocking, method), *args, **kwargs)
+        return work() if self.in_process else await self._started(work)
 
     def _started(self, method: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        if self._closed:  # it would be opened again
+        if self._closed:  # the call would open it again
             raise LimiterClosed("this RateLimiter was closed meanwhile; make a new one")
-        if self._worker is None or self._pid != os.getpid():  # threads do not go through a fork
+        if self._worker is None or self._pid != os.getpid():  # threads do not survive a fork
             self._pid = os.getpid()
             self._worker = ThreadPoolExecutor(1, "headgate-store")
         loop = asyncio.get_running_loop()
@@ -65,64 +63,16 @@ class OffloadedStore:
             try:
                 await asyncio.shield(answers)
             except asyncio.CancelledError as error:
-                # The thread goes on, and what it takes must be known to be given back.
+                # The thread continues: its answers must be known, so that what it takes can be given back.
                 cancelled = error
             except Exception:
                 break
         if cancelled is not None:
             failed = None if answers.cancelled() else answers.exception()
-            if isinstance(failed, PartlyAnswered):
-                raise SettledThenCancelled(failed.results, cancelled)
             if answers.cancelled() or failed:
-                raise LostThenCancelled(cancelled)
+                raise cancelled_late(failed, cancelled)
             raise SettledThenCancelled(answers.result(), cancelled)
         return answers.result()
-
-    async def delete_buckets(self, keys: Sequence[str]) -> None:
-        await self._call(self.blocking.delete_buckets, keys)
-
-    async def list_buckets(
-        self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
-    ) -> Page[BucketRow]:
-        return await self._call(self.blocking.list_buckets, namespace, entity_id, resource, cursor, now_ms)
-
-    async def get_records(self, keys: Sequence[str], now_ms: int | None) -> list[Record | None]:
-        return await self._call(self.blocking.get_records, keys, now_ms)
-
-    async def write_records(self, changes: Sequence[Change], now_ms: int | None) -> None:
-        await self._call(self.blocking.write_records, changes, now_ms)
-
-    async def list_records(self, prefix: str, cursor: str | None, limit: int, now_ms: int | None) -> Page[Record]:
-        return await self._call(self.blocking.list_records, prefix, cursor, limit, now_ms)
-
-    async def list_usage(
-        self,
-        namespace: str,
-        entity_id: str | None,
-        resource: str | None,
-        hours: tuple[int, int],
-        cursor: str | None,
-        now_ms: int | None,
-    ) -> Page[UsageRow]:
-        return await self._call(self.blocking.list_usage, namespace, entity_id, resource, hours, cursor, now_ms)
-
-    async def sweep(self, namespace: str, now_ms: int | None) -> Swept:
-        return await self._call(self.blocking.sweep, namespace, now_ms)
-
-    async def list_stored(self) -> list[str]:
-        return await self._call(self.blocking.list_stored)
-
-    async def count_stored(self, namespace: str) -> int:
-        return await self._call(self.blocking.count_stored, namespace)
-
-    async def purge(self, namespace: str) -> int:
-        return await self._call(self.blocking.purge, namespace)
-
-    async def setup(self) -> None:
-        await self._call(self.blocking.setup)
-
-    async def ping(self) -> None:
-        await self._call(self.blocking.ping)
 
     async def close(self) -> None:
         if self.in_process:
@@ -130,7 +80,7 @@ class OffloadedStore:
             return
         closing, self._closed = self._started(self.blocking.close), True
         try:
-            await asyncio.shield(closing)  # it is closed even if nobody waits for it
+            await asyncio.shield(closing)  # it is closed even if this task is cancelled
         finally:
             assert self._worker is not None
             self._worker.shutdown(wait=False)

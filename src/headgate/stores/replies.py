@@ -1,6 +1,9 @@
-"""What a server that decides by itself replies, as answers: how many of equal requests passed, and then either what the
-last of them left of each limit or, where there is more to say, each limit's state as it found it, from which `decide`
-says it. CORRUPT instead of a number: on which of the parts, and which of its fields (core/stored.py)."""
+"""Answers from the reply of a server that decides by itself.
+
+For equal requests the reply says how many passed. Then comes either what the last of them left of each limit or, if the
+answer has more to say, each limit's state before it, from which `decide` makes the answer. CORRUPT instead of a number
+is followed by the part and the field that cannot be used (core/stored.py).
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from ..core.stored import corrupt_field
 
 DESCRIBED = 9  # numbers that describe a state
 CORRUPT = -1
-_OTHERS = "\udcff"  # which no lease id can be: it cannot be sent
+_OTHERS = "\udcff"  # never a lease id: it cannot be encoded
 
-ReadState: TypeAlias = "Callable[..., State]"  # of the limit that is asked for, the lease, and those numbers
+ReadState: TypeAlias = "Callable[..., State]"  # from the requested limit, the lease id, and those numbers
 
 
-class Equals(Protocol):
-    """Equal requests. `members` are their places in the batch."""
+class EqualRequests(Protocol):
+    """Equal requests. `members`: their indexes in the batch."""
 
     request: Request
     members: list[int]
 
 
 def read_answers(
-    entries: Iterable[Equals], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
+    entries: Iterable[EqualRequests], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
 ) -> list[Answer]:
     answers: list[Answer] = [None] * size  # type: ignore[list-item]  # all of them are set below
     corrupt: dict[int, HeadgateError] = {}
@@ -79,7 +82,7 @@ def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, left
         lefts = [left + part.amount_milli for left, part in zip(lefts, parts)]
 
 
-def told_slots(
+def stored_slots(
     limit: Limit,
     lease_id: str,
     held_milli: int,
@@ -89,7 +92,7 @@ def told_slots(
     blocked_until_ms: int,
     revision: int,
 ) -> Slots:
-    """Slots that answer like those of the server: all others as one, and everybody until the request fits."""
+    """Slots that answer like those of the server: all other holders as one, holding until the request fits."""
     ends_ms = fits_at_ms or NEVER_MS
     holders = {lease_id: (own_milli, ends_ms)} if own_milli else {}
     if held_milli > own_milli:
@@ -97,7 +100,7 @@ def told_slots(
     return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
 
 
-def told_limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
+def stored_limit(limit: Limit, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
     if (limit.capacity_milli, limit.refill_milli, limit.period_ms) == (capacity_milli, refill_milli, period_ms):
         return limit
     return Limit.from_stored(limit.name, capacity_milli, refill_milli, period_ms)

@@ -22,7 +22,7 @@ from ...core.limit import Limit
 from ...core.units import wait_to_ms
 from ...limiter import Decision, Dimension, Lease, OnUnavailable, RateLimiter, SyncLease, SyncRateLimiter, VendorSync
 from ...limiter.acquire.chain import ONE_OF_EACH
-from ...limiter.base import check_on_unavailable
+from ...limiter.acquire.options import check_on_unavailable
 from ...limiter.vendor.dimensions import dimension_of
 from ...limiter.vendor.sync import NAMES
 from ...plan import Plan
@@ -100,7 +100,7 @@ class Gate:
         dimension = self.which(request)
         if dimension is None:
             return (yield from Do(send)), None
-        exchange = yield from self._take_plan(request, dimension_of(self.limiter, dimension))
+        exchange = yield from self._take_plan(request, dimension_of(self.limiter.engine, dimension))
         response: Any = None
         try:
             response = yield from Do(send)

@@ -19,7 +19,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 def which(limiter: BaseLimiter, places: Places) -> Which:
     """From a dimension, a function of the request, or one of these by host."""
     if isinstance(places, str):
-        dimension_of(limiter, places)
+        dimension_of(limiter.engine, places)
         return lambda request: places
     if callable(places):
         return places

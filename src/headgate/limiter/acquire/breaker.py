@@ -1,4 +1,4 @@
-"""The breaker: after a few failures in a row nobody waits for a dead store any more, but one who tries it at times."""
+"""The circuit breaker: after a few failures in a row calls fail fast, except for one periodic probe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from ...core.errors import Contended, HeadgateError, RateLimiterUnavailable
 from ..fork import anew_after_fork
-from ..observe.events import Events
+from ..observe.observers import Observers
 
 BreakerState: TypeAlias = Literal["closed", "open", "half-open"]
 
@@ -20,11 +20,12 @@ LONGEST_PAUSE = 5.0
 
 
 class Breaker:
-    """Closed: everybody may. Open: nobody, until a pause is over. Half-open: one does, the others wait for its news."""
+    """Closed: calls go to the store. Open: they fail at once, until a pause is over. Half-open: one call probes the
+    store, the others fail."""
 
-    def __init__(self, where: str, events: Events, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, where: str, observers: Observers, now: Callable[[], float] = time.monotonic) -> None:
         self._where = where
-        self.events = events
+        self._observers = observers
         self._now = now
         self._lock = threading.RLock()
         self._failures = 0
@@ -65,7 +66,7 @@ class Breaker:
             was, self.state = self.state, "closed"
             away = self._now() - self._since
         if was != "closed":
-            self.events.tell("store.up", store=self._where, away_seconds=round(away, 3))
+            self._observers.tell("store.up", store=self._where, away_seconds=round(away, 3))
 
     def ended(self, error: BaseException) -> None:
         """A call ended with an error. If that is one of the store's answers, it is there."""
@@ -88,8 +89,8 @@ class Breaker:
             if was == "closed":
                 self._since = self._now()
             self.state = "open"
-            if was != "open":  # those who were under way when it opened say nothing new
+            if was != "open":  # calls that were in progress when it opened say nothing new
                 self._again_at = self._now() + self._pause * random.uniform(0.8, 1.2)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE)
         if was == "closed":
-            self.events.tell("store.down", store=self._where, why=why)
+            self._observers.tell("store.down", store=self._where, why=why)

@@ -1,4 +1,4 @@
-"""Whom an acquire charges, under which limits: the entity, and above it every ancestor it cascades to."""
+"""The entities that an acquire charges, and their limits: the entity itself, then every ancestor it cascades to."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ...core.units import MILLI, amount_to_milli
 from ..leases.held_slots import RECORDED
 
 if TYPE_CHECKING:
-    from ..base import OnUnavailable
     from ..config.levels import Source
+    from .options import OnUnavailable
 
 _KEPT = 64
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
 
 
 class Shape:
-    """The limits along a chain, the entity's first, whoever they belong to. A million entities may share one.
+    """The limits along a chain, the entity's first, without the entities. A million entities may share one.
 
     `sources`: the levels that the entity's limits are from, in their order; none if they came with the call.
     `own`: the limits that the limiter was made with.
-    What callers ask of a shape again and again is worked out once and kept.
+    What every acquire needs of a shape is computed once and kept.
     """
 
     __slots__ = ("_parts", "_variants", "has_slots", "levels", "on_unavailable", "own", "revisions", "sources")

@@ -2,73 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...core.decide import Answer, Parts
 from ...core.errors import CorruptState
 from ...core.names import parse_bucket_key
 from ...core.status import LimitStatus
 from ...core.units import MILLI, from_milli
-from ..leases.held_slots import RECORDED, HeldSlots
+from ..leases.held_slots import RECORDED
 from .chain import Chain
+from .group import Outcome
 
 if TYPE_CHECKING:
+    from ..engine import Engine
     from ..leases.lease import BaseLease
-    from .funnel import Outcome
+    from .options import OnError
 
 L = TypeVar("L", bound="BaseLease")
-L_co = TypeVar("L_co", bound="BaseLease", covariant=True)
-
-
-class LeaseMaker(Protocol[L_co]):
-    def _make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: str, hold: HeldSlots | None, *, degraded: bool
-    ) -> L_co: ...
 
 
 class Decision(Generic[L]):
-    """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None.
+    """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None."""
 
-    `degraded`: the store was away. Under the policy "allow" it passed and nothing was counted; under "local" it was
-    decided in this process. `error`: among those of `try_acquire_each`, what is stored for this one is corrupt; it did
-    not pass.
-    """
-
-    __slots__ = ("_answer", "_chain", "_lease", "_limiter", "_max_wait_ms", "_parts", "allowed", "degraded", "error")
+    __slots__ = ("_answer", "_chain", "_engine", "_lease", "_outcome", "_parts", "allowed")
 
     def __init__(
-        self,
-        limiter: LeaseMaker[L],
-        chain: Chain,
-        parts: Parts | None = None,
-        answer: Answer | None = None,
-        max_wait_ms: int = 0,
-        degraded: bool = False,
-        error: CorruptState | None = None,
+        self, engine: Engine, chain: Chain, parts: Parts | None, answer: Answer | None, outcome: Outcome | None = None
     ) -> None:
-        self.degraded = degraded
-        self.error = error
-        self.allowed = answer.allowed if answer is not None else error is None
-        self._limiter = limiter
+        self.allowed = answer.allowed if answer is not None else outcome is not None and outcome.error is None
+        self._engine = engine
         self._chain = chain
         self._parts = parts
         self._answer = answer
-        self._max_wait_ms = max_wait_ms
+        self._outcome = outcome
         self._lease: L | None = None
 
     def __bool__(self) -> bool:
         return self.allowed
 
     @property
+    def degraded(self) -> bool:
+        """The store was unavailable. Under the policy "allow" it passed and nothing was counted; under "local" it was
+        decided in this process."""
+        return self._outcome is not None and self._outcome.degraded
+
+    def mark_degraded(self) -> None:
+        """It was decided by a limiter that stands in for another one, whose store is unavailable."""
+        outcome = self._outcome or Outcome(self._chain, self._parts, self._answer)
+        self._outcome = replace(outcome, degraded=True)
+
+    @property
+    def waited(self) -> bool:
+        """Whether it had to wait for its turn."""
+        return self._outcome is not None and self._outcome.waited
+
+    @property
+    def error(self) -> CorruptState | None:
+        """Among the decisions of `try_acquire_each`: the state stored for this one is corrupt, and it did not pass."""
+        return None if self._outcome is None else self._outcome.error
+
+    @property
     def lease(self) -> L | None:
         return self._take_lease("rollback")
 
-    def _take_lease(self, on_error: str) -> L | None:
+    def _take_lease(self, on_error: OnError) -> L | None:
         if self._lease is not None:
             self._lease._on_error = on_error
         elif self.allowed:
-            self._lease = self._limiter._make_lease(self._chain, self._parts, on_error, None, degraded=self.degraded)
+            hold = None if self._outcome is None else self._outcome.hold
+            self._lease = self._engine.make_lease(self._chain, self._parts, on_error, hold, degraded=self.degraded)
         return self._lease
 
     @property
@@ -81,9 +84,12 @@ class Decision(Generic[L]):
         """The same for each ask of `try_acquire_each`."""
         return [self.statuses]
 
+    def _parts_by_ask(self) -> list[Parts]:
+        return [self._parts or ()]
+
     @property
     def holds_slots(self) -> bool:
-        """Whether it has leases that somebody has to end, for others to get the slots."""
+        """Whether it has leases that have to be ended, so that others get the slots."""
         return self.allowed and self._answer is not None and self._chain.shape.has_slots
 
     @property
@@ -102,7 +108,8 @@ class Decision(Generic[L]):
         """Every limit that was checked, the entity's first, then its ancestors'."""
         if self._parts is None or self._answer is None:
             return []
-        return statuses(self._chain, self._parts, self._answer, self._max_wait_ms)
+        max_wait_ms = 0 if self._outcome is None else self._outcome.max_wait_ms
+        return statuses(self._chain, self._parts, self._answer, max_wait_ms)
 
     def __repr__(self) -> str:
         if self.allowed:
@@ -117,18 +124,21 @@ class JointDecision(Decision[L]):
 
     __slots__ = ("_leases", "_members")
 
-    def __init__(self, limiter: LeaseMaker[L], whole: Outcome, members: Sequence[Outcome]) -> None:
-        super().__init__(limiter, whole.chain, whole.parts, whole.answer, degraded=whole.degraded, error=whole.error)
-        self._members = members
-        self._leases = [
-            limiter._make_lease(member.chain, member.parts, "rollback", member.hold, degraded=member.degraded)
-            for member in (members if self.allowed else ())
+    def __init__(self, engine: Engine, whole: Outcome) -> None:
+        super().__init__(engine, whole.chain, whole.parts, whole.answer, whole)
+        self._members = whole.members
+        self._leases: list[L] = [
+            engine.make_lease(member.chain, member.parts, "rollback", member.hold, degraded=member.degraded)
+            for member in (self._members if self.allowed else ())
         ]
         self._lease = self._leases[0] if self._leases else None
 
     @property
     def leases(self) -> list[L]:
         return self._leases
+
+    def _parts_by_ask(self) -> list[Parts]:
+        return [member.parts or () for member in self._members]
 
     @property
     def statuses_by_ask(self) -> list[list[LimitStatus]]:

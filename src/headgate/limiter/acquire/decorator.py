@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 from ...core.errors import ValidationError
 from ...core.limit import Limit
+from .options import OnError
 
+if TYPE_CHECKING:
+    from ..asynchronous import RateLimiter
+    from ..synchronous import SyncRateLimiter
+
+P = ParamSpec("P")
+T = TypeVar("T")
 LimitSpec: TypeAlias = "str | Limit | Sequence[Limit]"
 Key: TypeAlias = "str | Callable[..., str]"
 Cost: TypeAlias = "int | float | Mapping[str, int | float] | Callable[..., int | float | Mapping[str, int | float]]"
@@ -53,7 +61,7 @@ def _resource_of(function: Callable[..., Any]) -> str:
     return name.lstrip("_.")[-256:]
 
 
-def check_kind(function: Any, *, coroutine: bool) -> None:
+def _check_kind(function: Any, *, coroutine: bool) -> None:
     """Each limiter takes its own kind of function: the wrong one would block, or never wait."""
     name = getattr(function, "__qualname__", function)
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -63,3 +71,49 @@ def check_kind(function: Any, *, coroutine: bool) -> None:
     if coroutine:
         raise ValidationError(f"{name!r} is not a coroutine function: decorate it with a SyncRateLimiter")
     raise ValidationError(f"{name!r} is a coroutine function: decorate it with a RateLimiter")
+
+
+def limited_coroutine(
+    limiter: RateLimiter,
+    spec: LimitSpec,
+    key: Key,
+    cost: Cost,
+    resource: str | None,
+    max_wait: float,
+    on_error: OnError,
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        _check_kind(function, coroutine=True)
+        limited = Limited(function, spec, key, cost, resource)
+
+        @wraps(function)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with limiter.acquire(**limited.arguments(args, kwargs), max_wait=max_wait, on_error=on_error):
+                return await function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+def limited_function(
+    limiter: SyncRateLimiter,
+    spec: LimitSpec,
+    key: Key,
+    cost: Cost,
+    resource: str | None,
+    max_wait: float,
+    on_error: OnError,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        _check_kind(function, coroutine=False)
+        limited = Limited(function, spec, key, cost, resource)
+
+        @wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+            with limiter.acquire(**limited.arguments(args, kwargs), max_wait=max_wait, on_error=on_error):
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate

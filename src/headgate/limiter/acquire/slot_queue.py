@@ -1,11 +1,11 @@
-"""Waiting for slots. They cannot be reserved, so that one has to ask again.
+"""Queues for slots. Slots cannot be reserved, so a waiter has to ask again.
 
-Where the store keeps a queue, each waiter has a place in it, and asks when the store says that it is its turn. In
-between it asks only to keep its place; more often while the store cannot reach this process.
+If the store has a queue, each waiter has a place in it, and asks when the store notifies it. In between it asks only to
+keep its place; more often while notifications do not arrive.
 
-Elsewhere those who want the same slots stand in line, in this process. The first asks the store now and then, more
-often the longer it waits, so that among processes too the older come first. A lease of this process that gives back
-wakes it.
+Otherwise waiters for the same slots queue up in this process. The first one polls the store, more often the longer it
+waits, so that the oldest waiter of all processes tends to be the first. A lease of this process that gives back wakes
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias
 
 from ...core.decide import Request
 from ...core.units import MILLI
-from ...stores.contract import Ear, Hearing
+from ...stores.contract import Notifications, Subscription
 from ..fork import anew_after_fork
 
 Place: TypeAlias = "tuple[str, str]"  # key, limit name
@@ -53,29 +53,31 @@ class Ticket:
 class Queued:
     """A waiter with a place in the store's queue."""
 
-    def __init__(self, bell: Bell, hearing: Hearing, lease_id: str, asked_as: str) -> None:
+    def __init__(self, bell: Bell, notifications: Notifications, lease_id: str, asked_as: str) -> None:
         self.bell = bell
-        self._hearing = hearing
-        self._ear: Ear = hearing.hear(lease_id, bell.set)
-        if hearing.listener != asked_as:  # the store knows it by a name that is no longer ours
+        self._notifications = notifications
+        self._subscription: Subscription = notifications.subscribe(lease_id, bell.set)
+        if notifications.listener != asked_as:  # the store knows it by a name that is no longer ours
             bell.set()
 
     def pause(self, wait_ms: int | None, waited_seconds: float) -> float:
         """Until it asks again, if the store does not tell it to. `wait_ms`: of the last answer."""
-        if not self._ear.hears:
+        if not self._subscription.active:
             return pause(waited_seconds)
-        longest = REFRESH_SECONDS if self._hearing.listener else CONNECTING_SECONDS
+        longest = REFRESH_SECONDS if self._notifications.listener else CONNECTING_SECONDS
         return min(longest, max((wait_ms or 0) / MILLI, FASTEST))
 
     def close(self) -> None:
-        self._ear.close()
+        self._subscription.close()
 
 
 class SlotQueues:
-    def __init__(self, new_bell: Callable[[], Bell], *, shared: bool, hearing: Hearing | None = None) -> None:
+    def __init__(
+        self, new_bell: Callable[[], Bell], *, shared: bool, notifications: Notifications | None = None
+    ) -> None:
         self._new_bell = new_bell
         self._shared = shared  # with other processes
-        self._hearing = hearing
+        self._notifications = notifications
         self.after_fork()
         anew_after_fork(self)
 
@@ -103,18 +105,18 @@ class SlotQueues:
 
     def place_ms(self) -> int:
         """For how long to keep a place in the store's queue; 0 if it has none."""
-        if self._hearing is None:
+        if self._notifications is None:
             return 0
-        return PLACE_MS if self._hearing.listener else UNTOLD_PLACE_MS
+        return PLACE_MS if self._notifications.listener else UNTOLD_PLACE_MS
 
     def listener(self) -> str:
-        return self._hearing.listener if self._hearing is not None else ""
+        return self._notifications.listener if self._notifications is not None else ""
 
     @contextmanager
     def queued(self, lease_id: str, asked_as: str) -> Iterator[Queued]:
         """`asked_as`: the listener when it asked for its place."""
-        assert self._hearing is not None
-        waiter = Queued(self._new_bell(), self._hearing, lease_id, asked_as)
+        assert self._notifications is not None
+        waiter = Queued(self._new_bell(), self._notifications, lease_id, asked_as)
         with self._lock:
             self._queued += 1
         try:
@@ -145,8 +147,7 @@ class SlotQueues:
                 self._given.pop(wish, None)
 
     def given_back(self, places: Iterable[Place]) -> None:
-        """Wake whoever stands first in line for any of them. Not every time: other processes wait as well, and can
-        only ask."""
+        """Wake the first waiter for any of them. Not every time: waiters in other processes can only poll."""
         if not self._slot_queues:
             return
         free = set(places)
@@ -163,5 +164,5 @@ def slots_of(request: Request) -> Wish:
 
 
 def pause(waited_seconds: float) -> float:
-    """Until the next time of asking. Nobody asks in step with others."""
+    """Seconds until the next poll, with jitter."""
     return random.uniform(0.5, 1.0) * max(FASTEST, SLOWEST / (1 + waited_seconds))

@@ -12,19 +12,19 @@ from ...core.limit import OWN, Limit
 from ...core.names import StoredId, bucket_key, check_resource, parse_bucket_key
 from ...core.units import MILLI, seconds_to_ms, signed_tokens_to_milli, tokens_to_milli
 from ...plan import DeleteBuckets, Plan, Settle, Whole
-from ..base import BaseLimiter
 from ..config.limits import chain_plan
 from ..config.namespaces import register_plan
+from ..engine import Engine
 from ..observe.audit import tell_plan
 from ..observe.overview import all_buckets_plan
 from .chain import Chain, Shape
 
 
 def available_plan(
-    limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None = None
+    engine: Engine, entity_id: str, resource: str, limits: Iterable[Limit] | None = None
 ) -> Plan[dict[str, int]]:
     """Whole tokens an acquire could take now, by limit name: the lowest of the chain, negative in debt."""
-    chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    chain = yield from chain_plan(engine, entity_id, resource, limits)
     request = Request(Mode.PEEK, chain.keys, chain.shape.spread(dict.fromkeys(chain.limits(), 0)))
     answer = yield from Settle(request)
     lowest: dict[str, int] = {}
@@ -35,42 +35,42 @@ def available_plan(
 
 
 def time_until_available_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     resource: str,
     needed: Mapping[str, Any],
     limits: Iterable[Limit] | None = None,
 ) -> Plan[float | None]:
     """Seconds until an acquire of `needed` would pass: 0.0 if now, None if never."""
-    chain = yield from chain_plan(limiter, entity_id, resource, limits)
+    chain = yield from chain_plan(engine, entity_id, resource, limits)
     answer = yield from Settle(Request(Mode.PEEK, chain.keys, chain.shape.spread(chain.amounts(needed))))
     return None if answer.wait_ms is None else answer.wait_ms / MILLI
 
 
 def adjust_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     resource: str,
     amounts: Mapping[str, Any],
     limits: Iterable[Limit] | None = None,
 ) -> Plan[None]:
     """Correct consumption without a lease: +n was used, -n comes back. Never refuses; counts on the whole chain."""
-    adjust = partial(_adjust_plan, limiter, entity_id, resource, amounts, limits)
-    if limiter._cache.get(entity_id, resource) is None or not limiter._entered_until:
+    adjust = partial(_adjust_plan, engine, entity_id, resource, amounts, limits)
+    if engine.cache.get(entity_id, resource) is None or not engine.entered_until:
         yield from Whole(adjust)  # cancelled while limits are read or the namespace is registered, it still lands
     else:
         yield from adjust()
 
 
 def _adjust_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     resource: str,
     amounts: Mapping[str, Any],
     limits: Iterable[Limit] | None,
 ) -> Plan[None]:
-    chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    yield from register_plan(limiter)
+    chain = yield from chain_plan(engine, entity_id, resource, limits)
+    yield from register_plan(engine)
     if not isinstance(amounts, Mapping) or not amounts:
         raise ValidationError(f"amounts must name at least one limit, like {{'tpm': 120}}, not {amounts!r}")
     chain.check_tokens(amounts)
@@ -79,7 +79,7 @@ def _adjust_plan(
 
 
 def penalize_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     resource: str,
     *,
@@ -98,25 +98,25 @@ def penalize_plan(
     keep_milli = MILLI
     if factor is not None:
         keep_milli = 0 if factor == 0 else tokens_to_milli(factor, "factor", most=1)
-    chain = yield from chain_plan(limiter, entity_id, resource, limits)
-    yield from register_plan(limiter)
+    chain = yield from chain_plan(engine, entity_id, resource, limits)
+    yield from register_plan(engine)
     _, stored_id, _ = parse_bucket_key(chain.keys[0])
     own: Parts = ()
     if limits is None:
-        own = yield from _in_use_plan(limiter, StoredId(stored_id), resource)
+        own = yield from _in_use_plan(engine, StoredId(stored_id), resource)
     after = {
         "seconds": None if seconds is None else block_ms / MILLI,
         "factor": None if factor is None else keep_milli / MILLI,
     }
     penalize = penalize_chain_plan(chain, block_ms, keep_milli, own)
-    tell = partial(tell_plan, limiter, "buckets.penalized", penalize, entity_id=stored_id, resource=resource)
+    tell = partial(tell_plan, engine, "buckets.penalized", penalize, entity_id=stored_id, resource=resource)
     yield from Whole(partial(tell, after=after, actor=actor))
-    limiter.events.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
+    engine.observers.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
 
 
-def _in_use_plan(limiter: BaseLimiter, stored_id: StoredId, resource: str) -> Plan[Parts]:
+def _in_use_plan(engine: Engine, stored_id: StoredId, resource: str) -> Plan[Parts]:
     """The buckets there are. Their limits may be kept in the code of programs, where nothing stored tells of them."""
-    rows = yield from all_buckets_plan(limiter, stored_id, resource)
+    rows = yield from all_buckets_plan(engine, stored_id, resource)
     states = [state for row in rows for state in row.buckets if not state.limit.name.startswith(OWN)]
     return tuple(Part(0, state.limit, 0, state.revision) for state in states)
 
@@ -130,14 +130,14 @@ def penalize_chain_plan(chain: Chain, block_ms: int, keep_milli: int = MILLI, in
     yield from Settle(request)
 
 
-def reset_plan(limiter: BaseLimiter, entity_id: str, resource: str, *, actor: str | None = None) -> Plan[None]:
+def reset_plan(engine: Engine, entity_id: str, resource: str, *, actor: str | None = None) -> Plan[None]:
     """Make the entity's buckets on the resource full again, penalties and debts forgotten, all slots free.
 
     Ancestors keep theirs. A lease that held a slot loses it.
     """
-    stored_id = limiter._stored_id(entity_id)
-    key = bucket_key(limiter.namespace, stored_id, check_resource(resource))
-    rows = yield from all_buckets_plan(limiter, stored_id, resource)
+    stored_id = engine.stored_id(entity_id)
+    key = bucket_key(engine.namespace, stored_id, check_resource(resource))
+    rows = yield from all_buckets_plan(engine, stored_id, resource)
     before = {state.limit.name: state.available_milli() // MILLI for row in rows for state in row.buckets}
-    tell = partial(tell_plan, limiter, "buckets.reset", DeleteBuckets([key]), entity_id=stored_id, resource=resource)
+    tell = partial(tell_plan, engine, "buckets.reset", DeleteBuckets([key]), entity_id=stored_id, resource=resource)
     yield from Whole(partial(tell, before={"available": before}, actor=actor))

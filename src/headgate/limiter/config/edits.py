@@ -10,7 +10,7 @@ from ...core.limit import Limit
 from ...core.records import ABSENT, Change, Delete, Put, Record
 from ...plan import GetRecords, Plan, WriteRecords
 from .. import keys
-from ..base import BaseLimiter
+from ..engine import Engine
 from ..observe.audit import told
 from .levels import StoredLevel
 
@@ -22,23 +22,23 @@ class Edit(NamedTuple):
     value: dict[str, Any] | None
     expected_version: int | None = None
 
-    def changes(self, limiter: BaseLimiter, record: Record | None, actor: str | None) -> list[Change]:
+    def changes(self, engine: Engine, record: Record | None, actor: str | None) -> list[Change]:
         """All that has to be written, which is nothing if nothing changes."""
-        key, value = self.level.key(limiter.namespace), self.value
+        key, value = self.level.key(engine.namespace), self.value
         if self.expected_version not in (None, record.version if record else ABSENT):
             raise VersionConflict(key)
         if not corrupt_value(record) and value == (record.value if record else None):
             return []
         changes = [_put_or_delete(key, value)]
-        index_key = self.level.index_key(limiter.namespace)
+        index_key = self.level.index_key(engine.namespace)
         if index_key is not None:
             changes.append(_put_or_delete(index_key, None if value is None else {}))
-        return [*changes, *self._events(limiter, record, actor)]
+        return [*changes, *self._events(engine, record, actor)]
 
-    def _events(self, limiter: BaseLimiter, record: Record | None, actor: str | None) -> Sequence[Put]:
+    def _events(self, engine: Engine, record: Record | None, actor: str | None) -> Sequence[Put]:
         set_, deleted = self.level.actions
         return told(
-            limiter,
+            engine,
             deleted if self.value is None else set_,
             entity_id=self.level.entity_id,
             resource=self.level.resource,
@@ -70,34 +70,34 @@ def described(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_limits_plan(
-    limiter: BaseLimiter, edits: Sequence[Edit], others: Sequence[Change] = (), *, actor: str | None = None
+    engine: Engine, edits: Sequence[Edit], others: Sequence[Change] = (), *, actor: str | None = None
 ) -> Plan[list[Record | None]]:
     """Change stored limits and raise the namespace's revision, by which buckets tell newer limits from older ones.
     Returns the records as they were.
 
     The revision is a time in milliseconds: even if its record is lost, the next one is higher than all before.
     """
-    key = keys.revision_key(limiter.namespace)
+    key = keys.revision_key(engine.namespace)
     while True:
         read = GetRecords(
-            [key, *(edit.level.key(limiter.namespace) for edit in edits)], even_corrupt=True
+            [key, *(edit.level.key(engine.namespace) for edit in edits)], even_corrupt=True
         )  # they are overwritten
         revised, *before = yield from read
         changes = list(others)
         for edit, record in zip(edits, before):
-            changes += edit.changes(limiter, record, actor)
+            changes += edit.changes(engine, record, actor)
         if not changes:
             return before
-        revision = max(limiter._clock.now_ms(), revision_of(revised) + 1)
+        revision = max(engine.clock.now_ms(), revision_of(revised) + 1)
         try:
             yield from WriteRecords([*changes, Put(key, {"revision": revision}, known_version(revised))])
         except VersionConflict as conflict:
             if conflict.key == key:
                 continue  # limits were changed in between
             raise
-        limiter._cache.clear()
+        engine.cache.clear()
         if others or any(edit.level.entity_id is not None for edit in edits):
-            limiter._cache.note_entities_have_their_own()  # a list may be stale
+            engine.cache.note_entities_have_their_own()  # a list may be stale
         return before
 
 

@@ -12,7 +12,7 @@ from ...core.text import check_document, check_text, readable
 from ...plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from ...stores.contract import MAX_CHANGES
 from .. import keys
-from ..base import BaseLimiter
+from ..engine import Engine
 from ..observe.audit import told
 from .edits import corrupt_value, described, known_version, write_limits_plan
 from .levels import StoredLimits, inherits, stored_limits
@@ -33,7 +33,7 @@ UNCHANGED = Unchanged()
 
 
 def create_entity_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     *,
     name: str | None = None,
@@ -46,32 +46,32 @@ def create_entity_plan(
 
     Limits work without this: create an entity only to give it a parent, a name or metadata.
     """
-    entity_id, parent_id = limiter._stored_id(entity_id), _stored_parent(limiter, parent_id)
+    entity_id, parent_id = engine.stored_id(entity_id), _stored_parent(engine, parent_id)
     value = entity_value(name, parent_id, cascade, metadata)
-    key = keys.entity_key(limiter.namespace, entity_id)
+    key = keys.entity_key(engine.namespace, entity_id)
     changes: list[Change] = [Put(key, value, ABSENT)]
     if parent_id is not None:
-        changes += yield from _check_parent_plan(limiter, entity_id, parent_id)
-        changes.append(Put(keys.child_key(limiter.namespace, parent_id, entity_id), {}))
-    changes += told(limiter, "entity.created", entity_id=entity_id, after=value, actor=actor)
+        changes += yield from _check_parent_plan(engine, entity_id, parent_id)
+        changes.append(Put(keys.child_key(engine.namespace, parent_id, entity_id), {}))
+    changes += told(engine, "entity.created", entity_id=entity_id, after=value, actor=actor)
     try:
         yield from WriteRecords(changes)
     except VersionConflict as conflict:
         if conflict.key == key:
             raise EntityExists(entity_id) from None
         raise
-    limiter._cache.clear()
-    limiter._cache.note_entities_have_their_own()  # a list may be stale
+    engine.cache.clear()
+    engine.cache.note_entities_have_their_own()  # a list may be stale
     return _entity(Record(key, value, ABSENT + 1))
 
 
-def get_entity_plan(limiter: BaseLimiter, entity_id: str) -> Plan[Entity]:
+def get_entity_plan(engine: Engine, entity_id: str) -> Plan[Entity]:
     """An entity by its id, or EntityNotFound."""
-    return _entity((yield from _read_plan(limiter, limiter._stored_id(entity_id))))
+    return _entity((yield from _read_plan(engine, engine.stored_id(entity_id))))
 
 
 def update_entity_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     *,
     name: str | Unchanged | None = UNCHANGED,
@@ -82,10 +82,10 @@ def update_entity_plan(
     actor: str | None = None,
 ) -> Plan[Entity]:
     """Change the given properties, and keep the others. VersionConflict if the version is not `expected_version`."""
-    entity_id = limiter._stored_id(entity_id)
+    entity_id = engine.stored_id(entity_id)
     if not isinstance(parent_id, Unchanged):
-        parent_id = _stored_parent(limiter, parent_id)
-    record = yield from _read_plan(limiter, entity_id)
+        parent_id = _stored_parent(engine, parent_id)
+    record = yield from _read_plan(engine, entity_id)
     if expected_version not in (None, record.version):
         raise VersionConflict(record.key)
     given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
@@ -98,24 +98,24 @@ def update_entity_plan(
     old_parent, new_parent = record.value["parent_id"], value["parent_id"]
     if new_parent != old_parent:
         if old_parent is not None:
-            changes.append(Delete(keys.child_key(limiter.namespace, old_parent, entity_id)))
+            changes.append(Delete(keys.child_key(engine.namespace, old_parent, entity_id)))
         if new_parent is not None:
-            changes += yield from _check_parent_plan(limiter, entity_id, new_parent)
-            changes.append(Put(keys.child_key(limiter.namespace, new_parent, entity_id), {}))
-    changes += told(limiter, "entity.updated", entity_id=entity_id, before=record.value, after=value, actor=actor)
+            changes += yield from _check_parent_plan(engine, entity_id, new_parent)
+            changes.append(Put(keys.child_key(engine.namespace, new_parent, entity_id), {}))
+    changes += told(engine, "entity.updated", entity_id=entity_id, before=record.value, after=value, actor=actor)
     yield from WriteRecords(changes)
-    limiter._cache.clear()
-    limiter._cache.note_entities_have_their_own()  # a list may be stale
+    engine.cache.clear()
+    engine.cache.note_entities_have_their_own()  # a list may be stale
     return _entity(Record(record.key, value, record.version + 1))
 
 
-def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | None = None) -> Plan[None]:
+def delete_entity_plan(engine: Engine, entity_id: str, *, actor: str | None = None) -> Plan[None]:
     """Delete an entity, its stored limits and its buckets. Delete or move its children first.
 
     The entity and its limits are deleted at once; if it has very many limits, they are deleted first.
     """
-    namespace, entity_id = limiter.namespace, limiter._stored_id(entity_id)
-    record = yield from _read_plan(limiter, entity_id, even_corrupt=True)
+    namespace, entity_id = engine.namespace, engine.stored_id(entity_id)
+    record = yield from _read_plan(engine, entity_id, even_corrupt=True)
     children = yield from ListRecords(keys.children_prefix(namespace, entity_id), limit=3, even_corrupt=True)
     if children:
         some = ", ".join(keys.last_part(child.key) for child in children)
@@ -126,12 +126,12 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | Non
     parent_id = record.value.get("parent_id")
     if isinstance(parent_id, str):
         changes.append(Delete(keys.child_key(namespace, StoredId(parent_id), entity_id)))
-    stored = yield from _stored_limits_plan(limiter, entity_id, even_corrupt=True)
+    stored = yield from _stored_limits_plan(engine, entity_id, even_corrupt=True)
     before = {**(corrupt_value(record) or record.value), **_described(stored)}
-    changes += told(limiter, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
+    changes += told(engine, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
     room = MAX_CHANGES - 1 - len(changes)  # one is the revision
-    limits = yield from _delete_limits_plan(limiter, record, stored, room)
-    yield from write_limits_plan(limiter, [], [*changes, *limits])
+    limits = yield from _delete_limits_plan(engine, record, stored, room)
+    yield from write_limits_plan(engine, [], [*changes, *limits])
     cursor: str | None = None
     while True:
         rows = yield from ListBuckets(namespace, entity_id=entity_id, cursor=cursor)
@@ -142,12 +142,12 @@ def delete_entity_plan(limiter: BaseLimiter, entity_id: str, *, actor: str | Non
             return
 
 
-def _stored_limits_plan(limiter: BaseLimiter, entity_id: StoredId, *, even_corrupt: bool = False) -> Plan[list[Record]]:
+def _stored_limits_plan(engine: Engine, entity_id: StoredId, *, even_corrupt: bool = False) -> Plan[list[Record]]:
     found: list[Record] = []
     cursor: str | None = None
     while True:
         page = yield from ListRecords(
-            keys.entity_limits_prefix(limiter.namespace, entity_id), cursor, even_corrupt=even_corrupt
+            keys.entity_limits_prefix(engine.namespace, entity_id), cursor, even_corrupt=even_corrupt
         )
         for error in page.corrupt:
             raise error
@@ -164,63 +164,63 @@ def _described(stored: list[Record]) -> dict[str, Any]:
     return {"limits": limits, **({"inherit": alone} if alone else {})}
 
 
-def _delete_limits_plan(limiter: BaseLimiter, entity: Record, stored: list[Record], room: int) -> Plan[list[Change]]:
+def _delete_limits_plan(engine: Engine, entity: Record, stored: list[Record], room: int) -> Plan[list[Change]]:
     """Delete an entity's limits while its record is unchanged. Returns those left to delete, at most `room`."""
     entity_id = keys.last_id(entity.key)
     doomed: list[Change] = []
     for one in stored:
         resource = keys.last_part(one.key)
-        doomed += [Delete(one.key), Delete(keys.custom_key(limiter.namespace, resource, entity_id))]
+        doomed += [Delete(one.key), Delete(keys.custom_key(engine.namespace, resource, entity_id))]
     at_once = MAX_CHANGES - 2
     while len(doomed) > room:
         unchanged = [] if entity.flaw else [Check(entity.key, entity.version)]
-        yield from write_limits_plan(limiter, [], [*unchanged, *doomed[:at_once]])
+        yield from write_limits_plan(engine, [], [*unchanged, *doomed[:at_once]])
         doomed = doomed[at_once:]
     return doomed
 
 
-def get_own_limits_plan(limiter: BaseLimiter, entity_id: str) -> Plan[dict[str | None, StoredLimits]]:
+def get_own_limits_plan(engine: Engine, entity_id: str) -> Plan[dict[str | None, StoredLimits]]:
     """An entity's own limits by resource; None is its default for all resources."""
-    stored = yield from _stored_limits_plan(limiter, limiter._stored_id(entity_id))
+    stored = yield from _stored_limits_plan(engine, engine.stored_id(entity_id))
     return {keys.last_part(record.key) or None: stored_limits(record) for record in stored}
 
 
 def list_entities_plan(
-    limiter: BaseLimiter, *, prefix: str = "", limit: int = 100, cursor: str | None = None
+    engine: Engine, *, prefix: str = "", limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[Entity]]:
     """The entities that were created, by id; with `prefix`, those whose stored ids start with it."""
     start = prefix and check_entity_id(prefix, "prefix")
-    page = yield from ListRecords(f"{keys.entities_prefix(limiter.namespace)}{start}", cursor, limit)
+    page = yield from ListRecords(f"{keys.entities_prefix(engine.namespace)}{start}", cursor, limit)
     return Page([_entity(record) for record in page], page.cursor, page.corrupt)
 
 
 def get_children_plan(
-    limiter: BaseLimiter, parent_id: str, *, limit: int = 100, cursor: str | None = None
+    engine: Engine, parent_id: str, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[Entity]]:
     """The children of an entity."""
-    parent_id = limiter._stored_id(parent_id, "parent_id")
-    yield from _read_plan(limiter, parent_id)
-    prefix = keys.children_prefix(limiter.namespace, parent_id)
+    parent_id = engine.stored_id(parent_id, "parent_id")
+    yield from _read_plan(engine, parent_id)
+    prefix = keys.children_prefix(engine.namespace, parent_id)
     page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)
     ids = [keys.last_id(record.key) for record in page]
-    found = yield from GetRecords([keys.entity_key(limiter.namespace, one) for one in ids], even_corrupt=True)
+    found = yield from GetRecords([keys.entity_key(engine.namespace, one) for one in ids], even_corrupt=True)
     records = [record for record in found if record is not None]
     corrupt = [record.error for record in records if record.flaw]
     return Page([_entity(record) for record in records if not record.flaw], page.cursor, corrupt)
 
 
-def _stored_parent(limiter: BaseLimiter, parent_id: str | None) -> StoredId | None:
-    return None if parent_id is None else limiter._stored_id(parent_id, "parent_id")
+def _stored_parent(engine: Engine, parent_id: str | None) -> StoredId | None:
+    return None if parent_id is None else engine.stored_id(parent_id, "parent_id")
 
 
-def _read_plan(limiter: BaseLimiter, entity_id: StoredId, *, even_corrupt: bool = False) -> Plan[Record]:
-    (record,) = yield from GetRecords([keys.entity_key(limiter.namespace, entity_id)], even_corrupt)
+def _read_plan(engine: Engine, entity_id: StoredId, *, even_corrupt: bool = False) -> Plan[Record]:
+    (record,) = yield from GetRecords([keys.entity_key(engine.namespace, entity_id)], even_corrupt)
     if record is None:
         raise EntityNotFound(entity_id)
     return record
 
 
-def _check_parent_plan(limiter: BaseLimiter, entity_id: StoredId, parent_id: StoredId) -> Plan[list[Check]]:
+def _check_parent_plan(engine: Engine, entity_id: StoredId, parent_id: StoredId) -> Plan[list[Check]]:
     """The parent must exist, and the chain above it must be short enough and without a cycle.
 
     Returns the checks to write with the change.
@@ -233,7 +233,7 @@ def _check_parent_plan(limiter: BaseLimiter, entity_id: StoredId, parent_id: Sto
             raise ValidationError(f"parent_id {parent_id!r} makes a cycle: {' -> '.join([*path, above])}")
         if len(path) > MAX_ANCESTORS:
             raise ValidationError(f"parent_id {parent_id!r} gives {entity_id!r} more than {MAX_ANCESTORS} ancestors")
-        (found,) = yield from GetRecords([keys.entity_key(limiter.namespace, above)])
+        (found,) = yield from GetRecords([keys.entity_key(engine.namespace, above)])
         if found is None:
             raise EntityNotFound(above, f"the parent of {path[-1]!r}")
         checks.append(Check(found.key, found.version))

@@ -18,7 +18,8 @@ from ...core.records import ABSENT, Record
 from .. import keys
 
 if TYPE_CHECKING:
-    from ..base import BaseLimiter, OnUnavailable
+    from ..acquire.options import OnUnavailable
+    from ..engine import Engine
     from ..observe.audit import Action
 
 Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
@@ -56,10 +57,10 @@ class LimitLevel:
     def as_dict(self) -> dict[str, Any]:
         return {"entity_id": self.entity_id, "resource": self.resource, "source": self.source}
 
-    def stored(self, limiter: BaseLimiter) -> StoredLevel:
+    def stored(self, engine: Engine) -> StoredLevel:
         """Checked, with the id as the store knows it."""
         if self.entity_id is not None:
-            return entity_level(limiter, self.entity_id, self.resource)
+            return entity_level(engine, self.entity_id, self.resource)
         return StoredLevel() if self.resource is None else resource_level(self.resource)
 
 
@@ -69,7 +70,7 @@ class StoredLevel(LimitLevel):
 
     entity_id: StoredId | None = None
 
-    def stored(self, limiter: BaseLimiter) -> StoredLevel:
+    def stored(self, engine: Engine) -> StoredLevel:
         """Itself: a hash must not be hashed again."""
         return self
 
@@ -118,9 +119,9 @@ class StoredLevel(LimitLevel):
         return "system_defaults.set", "system_defaults.deleted"
 
 
-def entity_level(limiter: BaseLimiter, entity_id: str, resource: str | None) -> StoredLevel:
+def entity_level(engine: Engine, entity_id: str, resource: str | None) -> StoredLevel:
     """Of an entity: None instead of an id is an error, and does not mean everyone."""
-    return StoredLevel(limiter._stored_id(entity_id), None if resource is None else check_resource(resource))
+    return StoredLevel(engine.stored_id(entity_id), None if resource is None else check_resource(resource))
 
 
 def resource_level(resource: str) -> StoredLevel:

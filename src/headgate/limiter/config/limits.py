@@ -13,8 +13,9 @@ from ...core.records import Page, Record
 from ...plan import GetRecords, ListRecords, Plan, SingleFlight
 from .. import keys
 from ..acquire.chain import Chain, Shape
-from ..base import BaseLimiter, OnUnavailable, check_on_unavailable
+from ..acquire.options import OnUnavailable, check_on_unavailable
 from ..bind import blocking, coroutine
+from ..engine import Engine
 from .edits import Edit, revision_of, write_limits_plan
 from .levels import (
     EVERYONES,
@@ -36,67 +37,67 @@ MAX_ANCESTORS = 8
 # Finding the chain
 
 
-def chain_plan(limiter: BaseLimiter, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Plan[Chain]:
+def chain_plan(engine: Engine, entity_id: str, resource: str, limits: Iterable[Limit] | None) -> Plan[Chain]:
     check_resource(resource)
-    chain = limiter._cache.get(entity_id, resource)
+    chain = engine.cache.get(entity_id, resource)
     if chain is None:
-        stored_id = limiter._stored_id(entity_id)
-        generation = limiter._cache.generation
+        stored_id = engine.stored_id(entity_id)
+        generation = engine.cache.generation
         shape = None
-        if not limiter._cache.entities_have_their_own:
-            shape = yield from SingleFlight((generation, resource), partial(_common_shape_plan, limiter, resource))
+        if not engine.cache.entities_have_their_own:
+            shape = yield from SingleFlight((generation, resource), partial(_common_shape_plan, engine, resource))
         if shape is not None:
-            limiter._cache.put_shape(resource, shape, generation)
-            chain = Chain((bucket_key(limiter.namespace, stored_id, resource),), shape)
+            engine.cache.put_shape(resource, shape, generation)
+            chain = Chain((bucket_key(engine.namespace, stored_id, resource),), shape)
         else:
-            read = partial(_read_chain_plan, limiter, stored_id, resource, limiter._limits)
+            read = partial(_read_chain_plan, engine, stored_id, resource, engine.limits)
             chain = yield from SingleFlight((generation, resource, stored_id), read)
-            limiter._cache.put(entity_id, resource, chain, generation)
+            engine.cache.put(entity_id, resource, chain, generation)
     return chain if limits is None else chain.under(limits)
 
 
 def stored_chain_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     stored_id: StoredId,
     resource: str,
     limits: Iterable[Limit] | None,
     own: Mapping[str, Limit],
 ) -> Plan[Chain]:
     """The chain of an entity by its stored id, above a limiter's `own` limits."""
-    if not limiter._hashes_ids and own == limiter._limits:
-        return (yield from chain_plan(limiter, stored_id, resource, limits))
-    read = partial(_read_chain_plan, limiter, stored_id, resource, own)
-    chain = yield from SingleFlight((limiter._cache.generation, resource, stored_id, *own.values()), read)
+    if not engine.hashes_ids and own == engine.limits:
+        return (yield from chain_plan(engine, stored_id, resource, limits))
+    read = partial(_read_chain_plan, engine, stored_id, resource, own)
+    chain = yield from SingleFlight((engine.cache.generation, resource, stored_id, *own.values()), read)
     return chain if limits is None else chain.under(limits)
 
 
-def _common_shape_plan(limiter: BaseLimiter, resource: str) -> Plan[Shape | None]:
+def _common_shape_plan(engine: Engine, resource: str) -> Plan[Shape | None]:
     """The shape all entities have on a resource, or None if some entity has a record or limits of its own."""
-    for prefix in (keys.entities_prefix(limiter.namespace), keys.entities_limits_prefix(limiter.namespace)):
+    for prefix in (keys.entities_prefix(engine.namespace), keys.entities_limits_prefix(engine.namespace)):
         if (yield from ListRecords(prefix, limit=1, even_corrupt=True)):
-            limiter._cache.note_entities_have_their_own()
+            engine.cache.note_entities_have_their_own()
             return None
     revision, *records = yield from GetRecords(
-        [keys.revision_key(limiter.namespace), *_searched_keys(limiter.namespace, StoredLevel(resource=resource))]
+        [keys.revision_key(engine.namespace), *_searched_keys(engine.namespace, StoredLevel(resource=resource))]
     )
-    limits, sources = merge(_values(records), limiter._limits, EVERYONES)
-    return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), limiter._limits)
+    limits, sources = merge(_values(records), engine.limits, EVERYONES)
+    return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), engine.limits)
 
 
-def _read_chain_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Chain]:
-    first = yield from read_link_plan(limiter, entity_id, resource, own)
+def _read_chain_plan(engine: Engine, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Chain]:
+    first = yield from read_link_plan(engine, entity_id, resource, own)
     links = [first]
     above = first.parent_id if first.cascade else None
     while above is not None:
         if len(links) > MAX_ANCESTORS:
             raise ValidationError(f"{entity_id!r} has more than {MAX_ANCESTORS} ancestors; a cascade may have no more")
-        link = yield from read_link_plan(limiter, above, resource, own)
+        link = yield from read_link_plan(engine, above, resource, own)
         if not link.exists:
             raise EntityNotFound(above, f"the parent of {links[-1].entity_id!r}, to which {entity_id!r} cascades")
         links.append(link)
         above = link.parent_id
     levels, revisions = [link.merged.limits for link in links], [link.revision for link in links]
-    chain_keys = tuple(bucket_key(limiter.namespace, link.entity_id, resource) for link in links)
+    chain_keys = tuple(bucket_key(engine.namespace, link.entity_id, resource) for link in links)
     return Chain(chain_keys, Shape(levels, revisions, first.merged.sources, first.policy, own))
 
 
@@ -110,13 +111,13 @@ class Link(NamedTuple):
     policy: OnUnavailable | None
 
 
-def read_link_plan(limiter: BaseLimiter, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Link]:
+def read_link_plan(engine: Engine, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Link]:
     """The record and limits of one entity of a chain, above a limiter's `own` limits."""
     revision, entity, *records = yield from GetRecords(
         [
-            keys.revision_key(limiter.namespace),  # first: limits may be newer than this revision, never older
-            keys.entity_key(limiter.namespace, entity_id),
-            *_searched_keys(limiter.namespace, StoredLevel(entity_id, resource)),
+            keys.revision_key(engine.namespace),  # first: limits may be newer than this revision, never older
+            keys.entity_key(engine.namespace, entity_id),
+            *_searched_keys(engine.namespace, StoredLevel(entity_id, resource)),
         ]
     )
     value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
@@ -149,12 +150,12 @@ def _policy(system: Record | None) -> OnUnavailable | None:
     return system.value.get("on_unavailable") if system else None
 
 
-def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> Plan[ResolvedLimits]:
+def resolve_limits_plan(engine: Engine, entity_id: str, resource: str) -> Plan[ResolvedLimits]:
     """The limits in force for an acquire, as `(limits, source)`, with the level of each in `sources`.
 
-    A level is entity, entity_default, resource, system or limiter. `source` is the most specific of them, or None.
+    A level is entity, entity_default, resource, system or engine. `source` is the most specific of them, or None.
     """
-    shape = (yield from chain_plan(limiter, entity_id, resource, None)).shape
+    shape = (yield from chain_plan(engine, entity_id, resource, None)).shape
     return ResolvedLimits(shape.levels[0].values(), shape.sources, shape.on_unavailable)
 
 
@@ -162,7 +163,7 @@ def resolve_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str) -> 
 
 
 def set_limits_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     limits: Sequence[Limit],
     resource: str | None = None,
@@ -176,17 +177,17 @@ def set_limits_plan(
     `inherit`: limits of other names come from the next level that has them; False: there are no others.
     `expected_version`: VersionConflict if the level has another version.
     """
-    level = entity_level(limiter, entity_id, resource)
-    yield from _edit_plan(limiter, level, level_value(limits, inherit), expected_version, actor)
+    level = entity_level(engine, entity_id, resource)
+    yield from _edit_plan(engine, level, level_value(limits, inherit), expected_version, actor)
 
 
-def get_limits_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
+def get_limits_plan(engine: Engine, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
-    return (yield from _read_plan(limiter, entity_level(limiter, entity_id, resource)))
+    return (yield from _read_plan(engine, entity_level(engine, entity_id, resource)))
 
 
 def delete_limits_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str,
     resource: str | None = None,
     *,
@@ -194,22 +195,22 @@ def delete_limits_plan(
     actor: str | None = None,
 ) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    return (yield from _edit_plan(limiter, entity_level(limiter, entity_id, resource), None, expected_version, actor))
+    return (yield from _edit_plan(engine, entity_level(engine, entity_id, resource), None, expected_version, actor))
 
 
 def list_entities_with_custom_limits_plan(
-    limiter: BaseLimiter, resource: str | None, *, limit: int = 100, cursor: str | None = None
+    engine: Engine, resource: str | None, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[str]]:
     """Ids of the entities with their own limits on a resource (None: with their own default)."""
     resource = None if resource is None else check_resource(resource)
-    return (yield from _list_plan(keys.custom_prefix(limiter.namespace, resource), cursor, limit))
+    return (yield from _list_plan(keys.custom_prefix(engine.namespace, resource), cursor, limit))
 
 
 # Of a resource
 
 
 def set_resource_defaults_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     resource: str,
     limits: Sequence[Limit],
     *,
@@ -219,34 +220,34 @@ def set_resource_defaults_plan(
 ) -> Plan[None]:
     """Store the limits on a resource for each entity without its own limits of these names."""
     level = resource_level(resource)
-    yield from _edit_plan(limiter, level, level_value(limits, inherit), expected_version, actor)
+    yield from _edit_plan(engine, level, level_value(limits, inherit), expected_version, actor)
 
 
-def get_resource_defaults_plan(limiter: BaseLimiter, resource: str) -> Plan[StoredLimits]:
+def get_resource_defaults_plan(engine: Engine, resource: str) -> Plan[StoredLimits]:
     """The limits stored for everyone on a resource; [] if there are none."""
-    return (yield from _read_plan(limiter, resource_level(resource)))
+    return (yield from _read_plan(engine, resource_level(resource)))
 
 
 def delete_resource_defaults_plan(
-    limiter: BaseLimiter, resource: str, *, expected_version: int | None = None, actor: str | None = None
+    engine: Engine, resource: str, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
     """Remove the limits for everyone on a resource. False if there were none."""
     level = resource_level(resource)
-    return (yield from _edit_plan(limiter, level, None, expected_version, actor))
+    return (yield from _edit_plan(engine, level, None, expected_version, actor))
 
 
 def list_resources_with_defaults_plan(
-    limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None
+    engine: Engine, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[str]]:
     """The names of the resources with defaults."""
-    return (yield from _list_plan(keys.resources_prefix(limiter.namespace), cursor, limit))
+    return (yield from _list_plan(keys.resources_prefix(engine.namespace), cursor, limit))
 
 
 # Of the system
 
 
 def set_system_defaults_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     limits: Sequence[Limit],
     on_unavailable: OnUnavailable | None = None,
     *,
@@ -260,46 +261,44 @@ def set_system_defaults_plan(
     that limiters were created with do not apply.
     """
     value = level_value(limits, inherit) | _policy_value(on_unavailable)
-    yield from _edit_plan(limiter, StoredLevel(), value, expected_version, actor)
+    yield from _edit_plan(engine, StoredLevel(), value, expected_version, actor)
 
 
-def get_system_defaults_plan(limiter: BaseLimiter) -> Plan[StoredLimits]:
+def get_system_defaults_plan(engine: Engine) -> Plan[StoredLimits]:
     """The limits stored for everyone everywhere; [] if there are none."""
-    return (yield from _read_plan(limiter, StoredLevel()))
+    return (yield from _read_plan(engine, StoredLevel()))
 
 
-def get_system_on_unavailable_plan(limiter: BaseLimiter) -> Plan[OnUnavailable | None]:
+def get_system_on_unavailable_plan(engine: Engine) -> Plan[OnUnavailable | None]:
     """The outage policy stored with the system defaults."""
-    return (yield from _read_plan(limiter, StoredLevel())).on_unavailable
+    return (yield from _read_plan(engine, StoredLevel())).on_unavailable
 
 
 def delete_system_defaults_plan(
-    limiter: BaseLimiter, *, expected_version: int | None = None, actor: str | None = None
+    engine: Engine, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
     """Remove the limits for everyone everywhere, and the outage policy with them. False if there were none."""
-    return (yield from _edit_plan(limiter, StoredLevel(), None, expected_version, actor))
+    return (yield from _edit_plan(engine, StoredLevel(), None, expected_version, actor))
 
 
 # All levels
 
 
-def get_limits_version_plan(
-    limiter: BaseLimiter, entity_id: str | None = None, resource: str | None = None
-) -> Plan[int]:
+def get_limits_version_plan(engine: Engine, entity_id: str | None = None, resource: str | None = None) -> Plan[int]:
     """The version of the limits stored at exactly this level: of an entity, a resource or (neither) the system.
 
     0 if there are none.
     """
-    return (yield from read_level_plan(limiter, LimitLevel(entity_id, resource))).version
+    return (yield from read_level_plan(engine, LimitLevel(entity_id, resource))).version
 
 
-def read_level_plan(limiter: BaseLimiter, level: LimitLevel) -> Plan[StoredLimits]:
+def read_level_plan(engine: Engine, level: LimitLevel) -> Plan[StoredLimits]:
     """The limits stored at exactly this level; [] if there are none."""
-    return (yield from _read_plan(limiter, level.stored(limiter)))
+    return (yield from _read_plan(engine, level.stored(engine)))
 
 
 def write_level_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     level: LimitLevel,
     limits: StoredLimits | None,
     *,
@@ -308,26 +307,26 @@ def write_level_plan(
 ) -> Plan[bool]:
     """Store limits at a level, or (None) delete those that are there. False if there were none before."""
     value = None if limits is None else level_value(limits, limits.inherit) | _policy_value(limits.on_unavailable)
-    return (yield from _edit_plan(limiter, level.stored(limiter), value, expected_version, actor))
+    return (yield from _edit_plan(engine, level.stored(engine), value, expected_version, actor))
 
 
 read_level, aread_level = blocking(read_level_plan), coroutine(read_level_plan)
 write_level, awrite_level = blocking(write_level_plan), coroutine(write_level_plan)
 
 
-def _read_plan(limiter: BaseLimiter, level: StoredLevel) -> Plan[StoredLimits]:
-    (record,) = yield from GetRecords([level.key(limiter.namespace)])
+def _read_plan(engine: Engine, level: StoredLevel) -> Plan[StoredLimits]:
+    (record,) = yield from GetRecords([level.key(engine.namespace)])
     return stored_limits(record)
 
 
 def _edit_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     level: StoredLevel,
     value: dict[str, Any] | None,
     expected_version: int | None,
     actor: str | None,
 ) -> Plan[bool]:
-    (record,) = yield from write_limits_plan(limiter, [Edit(level, value, expected_version)], actor=actor)
+    (record,) = yield from write_limits_plan(engine, [Edit(level, value, expected_version)], actor=actor)
     return record is not None
 
 

@@ -21,7 +21,7 @@ from ...core.names import check_namespace
 from ...core.records import ABSENT, Delete, Page, Put, Record
 from ...plan import CountStored, GetRecords, ListRecords, ListStored, Plan, Purge, SingleFlight, WriteRecords
 from .. import keys
-from ..base import BaseLimiter
+from ..engine import Engine
 from ..observe.audit import Action, told
 
 Status: TypeAlias = Literal["active", "deleted", "purging"]
@@ -43,34 +43,34 @@ class Namespace:
         return {**asdict(self), "created_at": self.created_at.isoformat(), "deleted_at": deleted_at}
 
 
-def enter_plan(limiter: BaseLimiter, *, register: bool) -> Plan[None]:
+def enter_plan(engine: Engine, *, register: bool) -> Plan[None]:
     """Check that the limiter's namespace is not deleted; with `register`, register it if necessary."""
     if register:
-        yield from register_namespace_plan(limiter, limiter.namespace)
+        yield from register_namespace_plan(engine, engine.namespace)
     else:
-        (record,) = yield from GetRecords([keys.namespace_key(limiter.namespace)])
+        (record,) = yield from GetRecords([keys.namespace_key(engine.namespace)])
         if record is None:
             return
         _check_active(record)
-    limiter._entered_until = time.monotonic() + KEPT_SECONDS
+    engine.entered_until = time.monotonic() + KEPT_SECONDS
 
 
-def register_plan(limiter: BaseLimiter) -> Plan[None]:
+def register_plan(engine: Engine) -> Plan[None]:
     """Before the first acquire."""
-    if not limiter._entered_until:
-        yield from SingleFlight("register", partial(enter_plan, limiter, register=True))
+    if not engine.entered_until:
+        yield from SingleFlight("register", partial(enter_plan, engine, register=True))
 
 
-def register_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
+def register_namespace_plan(engine: Engine, name: str, *, actor: str | None = None) -> Plan[Namespace]:
     """The namespace of a name, created if necessary. Recover or purge a deleted one first."""
     key = keys.namespace_key(check_namespace(name))
     while True:
         (record,) = yield from GetRecords([key])
         if record is not None:
             return _check_active(record)
-        value = {"id": secrets.token_urlsafe(8), "status": "active", "created_at_ms": limiter._clock.now_ms()}
+        value = {"id": secrets.token_urlsafe(8), "status": "active", "created_at_ms": engine.clock.now_ms()}
         try:
-            yield from _write_plan(limiter, Put(key, {**value, "deleted_at_ms": None}, ABSENT), "registered", actor)
+            yield from _write_plan(engine, Put(key, {**value, "deleted_at_ms": None}, ABSENT), "registered", actor)
         except VersionConflict:
             continue  # another client registered it
 
@@ -85,43 +85,43 @@ def _check_active(record: Record) -> Namespace:
     return namespace
 
 
-def get_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[Namespace]:
+def get_namespace_plan(engine: Engine, name: str) -> Plan[Namespace]:
     """A namespace by its name, also a deleted one, or NamespaceNotFound."""
     return _namespace((yield from _read_plan(name)))
 
 
-def list_namespaces_plan(limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[Namespace]]:
+def list_namespaces_plan(engine: Engine, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[Namespace]]:
     """All namespaces of the store by name, also deleted ones."""
     page = yield from ListRecords(keys.namespaces_prefix(), cursor, limit)
     return Page([_namespace(record) for record in page], page.cursor, page.corrupt)
 
 
-def delete_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
+def delete_namespace_plan(engine: Engine, name: str, *, actor: str | None = None) -> Plan[Namespace]:
     """Delete a namespace: its clients get an error within a minute. Its data stays until it is purged."""
     record = yield from _read_plan(name)
     if record.value["status"] != "active":
         return _namespace(record)
-    value = record.value | {"status": "deleted", "deleted_at_ms": limiter._clock.now_ms()}
-    return (yield from _write_plan(limiter, Put(record.key, value, record.version), "deleted", actor))
+    value = record.value | {"status": "deleted", "deleted_at_ms": engine.clock.now_ms()}
+    return (yield from _write_plan(engine, Put(record.key, value, record.version), "deleted", actor))
 
 
-def recover_namespace_plan(limiter: BaseLimiter, name: str, *, actor: str | None = None) -> Plan[Namespace]:
+def recover_namespace_plan(engine: Engine, name: str, *, actor: str | None = None) -> Plan[Namespace]:
     """Restore a deleted namespace with its data."""
     record = yield from _read_plan(name)
     if record.value["status"] == "active":
         return _namespace(record)
     value = record.value | {"status": "active", "deleted_at_ms": None}
-    return (yield from _write_plan(limiter, Put(record.key, value, record.version), "recovered", actor))
+    return (yield from _write_plan(engine, Put(record.key, value, record.version), "recovered", actor))
 
 
-def count_namespace_plan(limiter: BaseLimiter, name: str) -> Plan[int]:
+def count_namespace_plan(engine: Engine, name: str) -> Plan[int]:
     """The number of bucket rows and records of a namespace, or of an orphan."""
-    if name not in (yield from list_orphans_plan(limiter)):
+    if name not in (yield from list_orphans_plan(engine)):
         yield from _read_plan(name)
     return (yield from CountStored(name))
 
 
-def purge_namespace_plan(limiter: BaseLimiter, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
+def purge_namespace_plan(engine: Engine, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
     """Remove a deleted namespace and its data permanently. Returns how many rows and records that were.
 
     `confirm`: its name again.
@@ -137,14 +137,14 @@ def purge_namespace_plan(limiter: BaseLimiter, name: str, *, confirm: str, actor
         removed += some
         yield from _check_still_plan(record.key, record.version + 1)
     gone = told(
-        limiter, "namespace.purged", before=record.value, after={"removed": removed}, actor=actor, namespace=name
+        engine, "namespace.purged", before=record.value, after={"removed": removed}, actor=actor, namespace=name
     )
     yield from WriteRecords([Delete(record.key, record.version + 1), *gone])
-    limiter._left(name)
+    engine.leave(name)
     return removed
 
 
-def list_orphans_plan(limiter: BaseLimiter) -> Plan[list[str]]:
+def list_orphans_plan(engine: Engine) -> Plan[list[str]]:
     """Unregistered names that have data, left by clients that wrote while their namespace was purged."""
     stored = yield from ListStored()
     registered: set[str] = set()
@@ -157,12 +157,12 @@ def list_orphans_plan(limiter: BaseLimiter) -> Plan[list[str]]:
             return [name for name in stored if name not in registered]
 
 
-def purge_orphan_plan(limiter: BaseLimiter, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
+def purge_orphan_plan(engine: Engine, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
     """Remove the data of an unregistered name. Returns how many rows and records that were."""
-    if name not in (yield from list_orphans_plan(limiter)):
+    if name not in (yield from list_orphans_plan(engine)):
         raise NamespaceNotFound(f"{name!r} is not an orphan: list_orphans() lists them")
     yield from _check_confirmed_plan(name, confirm)
-    yield from WriteRecords(told(limiter, "namespace.purged", actor=actor, namespace=name))
+    yield from WriteRecords(told(engine, "namespace.purged", actor=actor, namespace=name))
     removed = 0
     while some := (yield from Purge(name)):
         removed += some
@@ -189,7 +189,7 @@ def _read_plan(name: str) -> Plan[Record]:
 
 
 def _write_plan(
-    limiter: BaseLimiter, change: Put, what: Literal["registered", "deleted", "recovered"], actor: str | None
+    engine: Engine, change: Put, what: Literal["registered", "deleted", "recovered"], actor: str | None
 ) -> Plan[Namespace]:
     name = keys.last_part(change.key)
     actions: Mapping[str, Action] = {
@@ -197,10 +197,10 @@ def _write_plan(
         "deleted": "namespace.deleted",
         "recovered": "namespace.recovered",
     }
-    event = told(limiter, actions[what], after={"status": change.value["status"]}, actor=actor, namespace=name)
+    event = told(engine, actions[what], after={"status": change.value["status"]}, actor=actor, namespace=name)
     yield from WriteRecords([change, *event])
     if what != "registered":
-        limiter._left(name)
+        engine.leave(name)
     return _namespace(Record(change.key, change.value, (change.expected or ABSENT) + 1))
 
 

@@ -11,8 +11,9 @@ from ...core.names import StoredId
 from ...core.records import Record
 from ...plan import GetRecords, ListRecords, Plan
 from .. import keys
-from ..base import BaseLimiter, OnUnavailable
+from ..acquire.options import OnUnavailable
 from ..bind import blocking, coroutine
+from ..engine import Engine
 from .levels import (
     LimitLevel,
     ResolvedLimits,
@@ -48,7 +49,7 @@ class LimitsPreview:
 
 
 def preview_limits_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str | None = None,
     resource: str | None = None,
     limits: Iterable[Limit] | None = None,
@@ -58,22 +59,22 @@ def preview_limits_plan(
 ) -> Plan[LimitsPreview]:
     """The effect of storing these limits for an entity, a resource or (neither) the system; None: of deleting them."""
     value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
-    level = LimitLevel(entity_id, resource).stored(limiter)
+    level = LimitLevel(entity_id, resource).stored(engine)
     levels = level.searched()
     at = levels.index(level)
-    records = yield from _read_plan(limiter.namespace, levels)
-    before, after = _both(limiter, records, at, value)
+    records = yield from _read_plan(engine.namespace, levels)
+    before, after = _both(engine, records, at, value)
     dropped: Dropped = {name: [level.resource] for name in _gone(before, after)}
     current = records[at]
     if level.entity_id is not None and level.resource is None and _may_drop_more(current, value):
-        yield from _on_resources_plan(limiter, level.entity_id, records, value, dropped)
+        yield from _on_resources_plan(engine, level.entity_id, records, value, dropped)
     return LimitsPreview(before, after, dropped, stored_limits(current).version)
 
 
-def preview_level_plan(limiter: BaseLimiter, level: LimitLevel, limits: StoredLimits | None) -> Plan[LimitsPreview]:
+def preview_level_plan(engine: Engine, level: LimitLevel, limits: StoredLimits | None) -> Plan[LimitsPreview]:
     """The effect of storing these limits at a level, or (None) of deleting its limits."""
     how: dict[str, Any] = {"inherit": limits.inherit, "on_unavailable": limits.on_unavailable} if limits else {}
-    return (yield from preview_limits_plan(limiter, level.entity_id, level.resource, limits, **how))
+    return (yield from preview_limits_plan(engine, level.entity_id, level.resource, limits, **how))
 
 
 preview_level, apreview_level = blocking(preview_level_plan), coroutine(preview_level_plan)
@@ -86,13 +87,13 @@ def _read_plan(namespace: str, levels: Sequence[StoredLevel | None]) -> Plan[lis
 
 
 def _both(
-    limiter: BaseLimiter, records: Sequence[Record | None], at: int, value: Value | None
+    engine: Engine, records: Sequence[Record | None], at: int, value: Value | None
 ) -> tuple[ResolvedLimits, ResolvedLimits]:
     """Before, and with this value at one of the levels."""
     values: list[Value | None] = [record.value if record else None for record in records]
     changed: list[Any] = [*values[:at], value, *values[at + 1 :]]
     before, after = (
-        merge(some, limiter._limits).resolved((some[-1] or {}).get("on_unavailable")) for some in (values, changed)
+        merge(some, engine.limits).resolved((some[-1] or {}).get("on_unavailable")) for some in (values, changed)
     )
     return before, after
 
@@ -112,18 +113,18 @@ def _may_drop_more(record: Record | None, value: Value | None) -> bool:
 
 
 def _on_resources_plan(
-    limiter: BaseLimiter, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
+    engine: Engine, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
 ) -> Plan[None]:
     """The same for each resource with limits."""
     _, default, _, system = records
-    prefix = keys.resources_prefix(limiter.namespace)
+    prefix = keys.resources_prefix(engine.namespace)
     cursor: str | None = None
     while True:
         page = yield from ListRecords(prefix, cursor, _AT_ONCE)
         resources = [keys.last_part(one.key) for one in page]
-        own = yield from GetRecords([StoredLevel(entity_id, one).key(limiter.namespace) for one in resources])
+        own = yield from GetRecords([StoredLevel(entity_id, one).key(engine.namespace) for one in resources])
         for everyones, mine in zip(page, own):
-            for name in _gone(*_both(limiter, [mine, default, everyones, system], 1, value)):
+            for name in _gone(*_both(engine, [mine, default, everyones, system], 1, value)):
                 dropped.setdefault(name, []).append(keys.last_part(everyones.key))
         cursor = page.cursor
         if cursor is None:

@@ -13,7 +13,7 @@ from ...core.names import StoredId, bucket_key
 from ...core.records import Change, Delete, Page, Put, Record
 from ...plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from .. import keys
-from ..base import BaseLimiter
+from ..engine import Engine
 from ..observe.audit import tell_plan, told
 from ..observe.overview import all_buckets_plan
 from .edits import write_limits_plan
@@ -22,21 +22,21 @@ from .levels import StoredLevel
 _PAGE = 1000
 
 
-def find_corrupt_plan(limiter: BaseLimiter, *, pages: int | None = None) -> Plan[list[CorruptState]]:
+def find_corrupt_plan(engine: Engine, *, pages: int | None = None) -> Plan[list[CorruptState]]:
     """All stored data of the namespace that cannot be read: buckets, and records of all kinds.
 
     `pages`: read at most this many pages of each kind. If the record of the namespace itself is corrupt, repair it
     first: nothing else can be read before.
     """
-    (namespace,) = yield from GetRecords([keys.namespace_key(limiter.namespace)], even_corrupt=True)
+    (namespace,) = yield from GetRecords([keys.namespace_key(engine.namespace)], even_corrupt=True)
     if namespace is not None and namespace.flaw:
         return [namespace.error]
     found: dict[str, CorruptState] = {}  # a store may list one twice
-    records = yield from GetRecords(_single_keys(limiter.namespace), even_corrupt=True)
+    records = yield from GetRecords(_single_keys(engine.namespace), even_corrupt=True)
     found |= {record.key: record.error for record in records if record is not None and record.flaw}
     lists: list[Callable[[str | None], Any]] = [
-        *(partial(ListRecords, prefix, limit=_PAGE) for prefix in _prefixes(limiter.namespace)),
-        partial(ListBuckets, limiter.namespace, None, None),
+        *(partial(ListRecords, prefix, limit=_PAGE) for prefix in _prefixes(engine.namespace)),
+        partial(ListBuckets, engine.namespace, None, None),
     ]
     for read in lists:
         found |= {str(error): error for error in (yield from _listed_plan(read, pages))}
@@ -71,9 +71,7 @@ def _prefixes(namespace: str) -> list[str]:
     return [prefix(namespace) for prefix in of]
 
 
-def repair_plan(
-    limiter: BaseLimiter, found: Iterable[CorruptState], *, actor: str | None = None
-) -> Plan[list[CorruptState]]:
+def repair_plan(engine: Engine, found: Iterable[CorruptState], *, actor: str | None = None) -> Plan[list[CorruptState]]:
     """Remove what `find_corrupt()` has found, if it is still corrupt. Returns what was removed.
 
     Buckets start full again, and their usage counts are lost. A removed record is as if it had never been stored. The
@@ -83,51 +81,51 @@ def repair_plan(
     for error in list(found):
         if not isinstance(error, CorruptState):
             raise ValidationError(f"repair takes the results of find_corrupt(), not {error!r}")
-        still = yield from _still_corrupt_plan(limiter, error)
+        still = yield from _still_corrupt_plan(engine, error)
         if still is None:
             continue
         if error.record_key:
-            yield from _repair_record_plan(limiter, still, error, actor)
+            yield from _repair_record_plan(engine, still, error, actor)
         else:
-            yield from _repair_buckets_plan(limiter, error, actor)
+            yield from _repair_buckets_plan(engine, error, actor)
         repaired.append(error)
     if repaired:
-        limiter._cache.clear()
+        engine.cache.clear()
     return repaired
 
 
 _BUCKETS = Record("", {}, 0, "corrupt")
 
 
-def _still_corrupt_plan(limiter: BaseLimiter, error: CorruptState) -> Plan[Record | None]:
+def _still_corrupt_plan(engine: Engine, error: CorruptState) -> Plan[Record | None]:
     """It may have been repaired or overwritten meanwhile."""
     if error.record_key:
         (record,) = yield from GetRecords([error.record_key], even_corrupt=True)
         return record if record is not None and record.flaw else None
-    rows = yield from all_buckets_plan(limiter, StoredId(error.entity_id), error.resource)
+    rows = yield from all_buckets_plan(engine, StoredId(error.entity_id), error.resource)
     return _BUCKETS if rows.corrupt else None
 
 
-def _repair_buckets_plan(limiter: BaseLimiter, error: CorruptState, actor: str | None) -> Plan[None]:
+def _repair_buckets_plan(engine: Engine, error: CorruptState, actor: str | None) -> Plan[None]:
     place: dict[str, Any] = {"entity_id": error.entity_id, "resource": error.resource}
-    delete = DeleteBuckets([bucket_key(limiter.namespace, StoredId(error.entity_id), error.resource)])
-    yield from tell_plan(limiter, "state.repaired", delete, **place, before={"corrupt": error.why}, actor=actor)
+    delete = DeleteBuckets([bucket_key(engine.namespace, StoredId(error.entity_id), error.resource)])
+    yield from tell_plan(engine, "state.repaired", delete, **place, before={"corrupt": error.why}, actor=actor)
 
 
-def _repair_record_plan(limiter: BaseLimiter, record: Record, error: CorruptState, actor: str | None) -> Plan[None]:
-    namespace, before = limiter.namespace, {"record": record.key, "corrupt": record.flaw}
+def _repair_record_plan(engine: Engine, record: Record, error: CorruptState, actor: str | None) -> Plan[None]:
+    namespace, before = engine.namespace, {"record": record.key, "corrupt": record.flaw}
     if record.key == keys.namespace_key(namespace):
-        event = told(limiter, "state.repaired", before=before, actor=actor, namespace=namespace)
-        yield from WriteRecords([Put(record.key, _namespace_value(limiter, record.value)), *event])
-        limiter._left(namespace)
+        event = told(engine, "state.repaired", before=before, actor=actor, namespace=namespace)
+        yield from WriteRecords([Put(record.key, _namespace_value(engine, record.value)), *event])
+        engine.leave(namespace)
         return
-    event = told(limiter, "state.repaired", before=before, actor=actor)
+    event = told(engine, "state.repaired", before=before, actor=actor)
     if record.key == keys.revision_key(namespace):
-        yield from WriteRecords([Put(record.key, {"revision": limiter._clock.now_ms()}), *event])
+        yield from WriteRecords([Put(record.key, {"revision": engine.clock.now_ms()}), *event])
         return
     changes: Sequence[Change] = [Delete(record.key), *event]
     if record.key.startswith(keys.limits_prefix(namespace)):
-        yield from write_limits_plan(limiter, [], [*changes, *_with_it(namespace, record.key)])
+        yield from write_limits_plan(engine, [], [*changes, *_with_it(namespace, record.key)])
     else:
         yield from WriteRecords(changes)
 
@@ -139,12 +137,12 @@ def _with_it(namespace: str, key: str) -> Iterator[Delete]:
         yield Delete(index_key)
 
 
-def _namespace_value(limiter: BaseLimiter, value: dict[str, Any]) -> dict[str, Any]:
+def _namespace_value(engine: Engine, value: dict[str, Any]) -> dict[str, Any]:
     """Active, with its old id if that can be read: some stores keep its data under the id."""
     known = value.get("id")
     return {
         "id": known if isinstance(known, str) and known else secrets.token_urlsafe(8),
         "status": "active",
-        "created_at_ms": limiter._clock.now_ms(),
+        "created_at_ms": engine.clock.now_ms(),
         "deleted_at_ms": None,
     }

@@ -1,8 +1,8 @@
-"""Leases by their ids, for holders that are not this process: a client of a service, a later step of a job.
+"""Leases by id, for holders outside this process: a client of a service, a later step of a job.
 
-Such a lease is recorded, and detached from whoever took it. What it holds is in its record: whoever changes the record
-may move the tokens, so that none comes back twice. Tokens are taken before the record says so and given back after, so
-that a process which dies in between leaves too little rather than too much.
+Such a lease is recorded, and detached from the process that took it. Its record says what it holds. Only the process
+that changes the record may move the tokens, so none is given back twice. Tokens are taken before the record is
+changed and given back after it: a process that dies in between leaves too few tokens, never too many.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ...plan import GetRecords, Plan, Settle, Whole, WriteRecords
 from .. import keys
 from ..acquire.chain import Chain
 from ..acquire.slot_queue import slots_of
-from ..base import BaseLimiter
 from ..config.limits import stored_chain_plan
+from ..engine import Engine
 from .held_slots import lease_value, mark, taker_limits
 
 _LEASE_ID = re.compile("[0-9a-f]{24}")
@@ -43,14 +43,18 @@ class _Found(NamedTuple):
         limits = self.chain.limits()
         return {name: milli for name, milli in names.items() if limits[name].is_concurrent}
 
+    def plus(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """What it has taken in all, after a correction."""
+        return self.amounts | {name: self.amounts.get(name, 0) + milli for name, milli in amounts.items()}
+
     def changed(self, amounts: Mapping[str, int]) -> Change:
         value = lease_value(self.chain, self.chain.shape.spread(amounts), self.ttl_ms, restore=self.restore)
         return Put(self.key, value, self.version)
 
 
-def renew_lease_plan(limiter: BaseLimiter, lease_id: str) -> Plan[float]:
-    """Keep a detached lease, its slots included, for as many seconds as this says. LeaseExpired if it is too late."""
-    found = yield from _find_plan(limiter, lease_id)
+def renew_lease_plan(engine: Engine, lease_id: str) -> Plan[float]:
+    """Renew a detached lease and its slots. Returns for how many seconds. LeaseExpired if it is too late."""
+    found = yield from _find_plan(engine, lease_id)
     held = found.chain.shape.spread(found.slots(found.amounts))
     parts: Parts = (*(part for part in held if part.amount_milli > 0), mark(found.ttl_ms))
     answer = yield from Settle(Request(RENEW, found.chain.keys, parts, lease_id=lease_id))
@@ -59,49 +63,47 @@ def renew_lease_plan(limiter: BaseLimiter, lease_id: str) -> Plan[float]:
     return min(part.limit.period_ms for part in parts) / MILLI
 
 
-def adjust_lease_plan(limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any]) -> Plan[Consumed]:
+def adjust_lease_plan(engine: Engine, lease_id: str, amounts: Mapping[str, Any]) -> Plan[Consumed]:
     """Correct what a detached lease took, +n or -n. Never refuses. What it has taken in all comes back."""
-    return (yield from Whole(partial(_adjust_plan, limiter, lease_id, amounts)))
+    return (yield from Whole(partial(_adjust_plan, engine, lease_id, amounts)))
 
 
-def _adjust_plan(limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any]) -> Plan[Consumed]:
-    found = yield from _find_plan(limiter, lease_id)
+def _adjust_plan(engine: Engine, lease_id: str, amounts: Mapping[str, Any]) -> Plan[Consumed]:
+    found = yield from _find_plan(engine, lease_id)
     _check_amounts(amounts)
     found.chain.check_tokens(amounts)
     milli = {name: signed_tokens_to_milli(amount, f"amount of {name!r}") for name, amount in amounts.items()}
-    yield from _force_plan(limiter, found, {name: more for name, more in milli.items() if more > 0})
-    while True:
-        total = dict(found.amounts)
-        for name, more in milli.items():
-            total[name] = total.get(name, 0) + more
-        if (yield from _written_plan(found.changed(total))):
-            break
+    more = {name: amount for name, amount in milli.items() if amount > 0}
+    yield from _force_plan(engine, found, more)
+    total = found.plus(milli)
+    while not (yield from _written_plan(found.changed(total))):
         try:
-            found = yield from _find_plan(limiter, lease_id)
+            found = yield from _find_plan(engine, lease_id)
         except LeaseExpired:
-            yield from _force_plan(limiter, found, {name: -more for name, more in milli.items() if more > 0})
+            yield from _force_plan(engine, found, {name: -amount for name, amount in more.items()})
             raise
-    yield from _force_plan(limiter, found, {name: less for name, less in milli.items() if less < 0})
+        total = found.plus(milli)
+    yield from _force_plan(engine, found, {name: amount for name, amount in milli.items() if amount < 0})
     return _consumed(total)
 
 
 def release_lease_plan(
-    limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any] | None = None, *, rollback: bool = False
+    engine: Engine, lease_id: str, amounts: Mapping[str, Any] | None = None, *, rollback: bool = False
 ) -> Plan[Consumed]:
     """End a detached lease: its slots come back, and with `rollback` its tokens. With `amounts`: give back these only.
 
     What it has taken in all comes back.
     """
-    return (yield from Whole(partial(_release_plan, limiter, lease_id, amounts, rollback=rollback)))
+    return (yield from Whole(partial(_release_plan, engine, lease_id, amounts, rollback=rollback)))
 
 
 def _release_plan(
-    limiter: BaseLimiter, lease_id: str, amounts: Mapping[str, Any] | None, *, rollback: bool
+    engine: Engine, lease_id: str, amounts: Mapping[str, Any] | None, *, rollback: bool
 ) -> Plan[Consumed]:
     extra: Parts = ()
     change: Change
     while True:
-        found = yield from _find_plan(limiter, lease_id)
+        found = yield from _find_plan(engine, lease_id)
         if amounts is not None:
             back = _part_of(found, amounts)
             left = {name: milli - back.get(name, 0) for name, milli in found.amounts.items()}
@@ -112,16 +114,16 @@ def _release_plan(
             change, extra = Delete(found.key, found.version), (mark(found.ttl_ms)._replace(amount_milli=-MILLI),)
         if (yield from _written_plan(change)):
             break
-    yield from _force_plan(limiter, found, {name: -milli for name, milli in back.items() if milli > 0}, extra)
+    yield from _force_plan(engine, found, {name: -milli for name, milli in back.items() if milli > 0}, extra)
     return _consumed(left)
 
 
-def _find_plan(limiter: BaseLimiter, lease_id: str) -> Plan[_Found]:
+def _find_plan(engine: Engine, lease_id: str) -> Plan[_Found]:
     if not isinstance(lease_id, str) or not _LEASE_ID.fullmatch(lease_id):
-        # Not shown: somebody's secret id may have been given for it.
+        # Not shown: a secret entity id may have been passed by mistake.
         what = f"{len(lease_id)} characters" if isinstance(lease_id, str) else type(lease_id).__name__
         raise ValidationError(f"lease_id must be what lease.detach() returned, 24 hexadecimal digits, not {what}")
-    key = keys.lease_key(limiter.namespace, lease_id)
+    key = keys.lease_key(engine.namespace, lease_id)
     (record,) = yield from GetRecords([key])
     if record is None or "amounts" not in record.value:
         raise _gone(lease_id)
@@ -129,7 +131,7 @@ def _find_plan(limiter: BaseLimiter, lease_id: str) -> Plan[_Found]:
     _, entity_id, resource = parse_bucket_key(value["key"])
     given = value["limits"]
     limits = None if given is None else [Limit.from_dict(limit) for limit in given]
-    chain = yield from stored_chain_plan(limiter, StoredId(entity_id), resource, limits, taker_limits(limiter, value))
+    chain = yield from stored_chain_plan(engine, StoredId(entity_id), resource, limits, taker_limits(engine, value))
     known = chain.limits()
     amounts = {name: milli for name, milli in value["amounts"].items() if name in known}
     return _Found(lease_id, chain, amounts, value["ttl_ms"], value["restore"], key, record.version)
@@ -160,7 +162,7 @@ def _part_of(found: _Found, amounts: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _written_plan(change: Change) -> Plan[bool]:
-    """False if somebody else was faster."""
+    """False if another process has changed it first."""
     try:
         yield from WriteRecords([change])
     except VersionConflict:
@@ -168,12 +170,12 @@ def _written_plan(change: Change) -> Plan[bool]:
     return True
 
 
-def _force_plan(limiter: BaseLimiter, found: _Found, amounts: Mapping[str, int], extra: Parts = ()) -> Plan[None]:
+def _force_plan(engine: Engine, found: _Found, amounts: Mapping[str, int], extra: Parts = ()) -> Plan[None]:
     parts = (*found.chain.shape.spread(amounts), *extra)
     if parts:
         request = Request(FORCE, found.chain.keys, parts, lease_id=found.lease_id)
         yield from Settle(request)
-        limiter._slot_queues.given_back(slots_of(request))
+        engine.slot_queues.given_back(slots_of(request))
 
 
 def _consumed(amounts: Mapping[str, int]) -> Consumed:

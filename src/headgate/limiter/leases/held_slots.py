@@ -1,7 +1,7 @@
-"""What a lease holds on to until its end: slots, and if it is recorded, a mark that it lives.
+"""What a lease holds until its end: slots and, if it is recorded, a mark that its holder is alive.
 
-A recorded lease holds a slot of a limit without bounds, so that the store itself says whether its holder is alive, and
-has a record of what it took. Whoever deletes the record has the right to give that back: the lease, or `reconcile`.
+The mark is a slot of a limit without bounds, so the store itself knows whether the holder is alive. The record says
+what the lease took. The lease or `reconcile`, whichever deletes the record, gives that back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .. import keys
 
 if TYPE_CHECKING:
     from ..acquire.chain import Chain
-    from ..base import BaseLimiter
+    from ..engine import Engine
 
 RECORDED = f"{OWN}lease"
 OnLost = Callable[[Any], object]
@@ -91,7 +91,8 @@ class HeldSlots:
         self.parts = tuple(part for part in self.parts if part.limit.name == RECORDED or part.limit.name in names)
 
     def renewed(self, request: Request, answer: Answer | None, asked_at: float) -> None:
-        """What became of a renewal. No answer, for as long as the slots last: they may be somebody else's by now."""
+        """The result of a renewal. Without an answer for longer than the ttl, another lease may hold the slots by
+        now."""
         if answer is None:
             lost = self.overdue
         else:  # what was given back meanwhile is not lost
@@ -116,7 +117,7 @@ class HeldSlots:
 
 
 def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> dict[str, Any]:
-    """The record of a lease. `taken` is for `reconcile`, the rest for those who have nothing but the lease's id.
+    """The record of a lease. `taken` is for `reconcile`; the rest is for holders that know only the lease's id.
 
     `limits`: those that came with the call. `limiter_limits`: those of the limiter that took it.
     """
@@ -125,11 +126,7 @@ def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> di
     return {
         "key": chain.keys[0],
         "slots": any(part.limit.is_concurrent and part.amount_milli > 0 for part in own),
-        "taken": [
-            [chain.keys[part.level], part.limit.name, part.amount_milli]
-            for part in parts
-            if restore and part.amount_milli > 0 and not part.limit.is_concurrent
-        ],
+        "taken": _restorable(chain, parts) if restore else [],
         "amounts": {part.limit.name: part.amount_milli for part in own},
         "limits": _dicts(chain.shape.levels[0]) if given else None,
         "limiter_limits": _dicts(chain.shape.own) if chain.shape.own else None,
@@ -138,14 +135,22 @@ def lease_value(chain: Chain, parts: Parts, ttl_ms: int, *, restore: bool) -> di
     }
 
 
+def _restorable(chain: Chain, parts: Parts) -> list[list[Any]]:
+    return [
+        [chain.keys[part.level], part.limit.name, part.amount_milli]
+        for part in parts
+        if part.amount_milli > 0 and not part.limit.is_concurrent
+    ]
+
+
 def _dicts(limits: Mapping[str, Limit]) -> list[dict[str, Any]]:
     return [limit.as_dict() for limit in limits.values()]
 
 
-def taker_limits(limiter: BaseLimiter, value: Mapping[str, Any]) -> Mapping[str, Limit]:
-    """What the limiter that took a lease was made with: it may not be the one that looks after the lease now."""
+def taker_limits(engine: Engine, value: Mapping[str, Any]) -> Mapping[str, Limit]:
+    """The own limits of the limiter that took a lease. The limiter that handles the lease now may have others."""
     given = value.get("limiter_limits")
-    return limiter._limits if given is None else by_name(Limit.from_dict(limit) for limit in given)
+    return engine.limits if given is None else by_name(Limit.from_dict(limit) for limit in given)
 
 
 class LeaseRecord:
@@ -158,8 +163,8 @@ class LeaseRecord:
         self._version = ABSENT
 
     def write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
-        """False if somebody has claimed it."""
-        return (yield from Whole(partial(self._write_plan, chain, parts)))  # or nobody knew its version
+        """False if it was claimed."""
+        return (yield from Whole(partial(self._write_plan, chain, parts)))  # or its version would be unknown
 
     def _write_plan(self, chain: Chain, parts: Parts) -> Plan[bool]:
         value = lease_value(chain, parts, self._ttl_ms, restore=self.restore)
@@ -168,7 +173,7 @@ class LeaseRecord:
         return written
 
     def _change_plan(self, change: Callable[[int], Put | Delete]) -> Plan[bool]:
-        """False if somebody has claimed the record. Only the lease writes it and only a claim deletes it, so one of
+        """False if the record was claimed. Only the lease writes it and only a claim deletes it, so one of
         another version was written by a call of ours whose reply was lost."""
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A lease: what an acquire took, and the right to change one's mind about it."""
+"""A lease: what an acquire took, and the right to correct it, give it back or keep it."""
 
 from __future__ import annotations
 
@@ -27,33 +27,32 @@ from ...plan import Call, Plan, Settle, SettleHere, Whole
 from ..acquire.chain import Chain, own_amounts
 from ..acquire.decision import statuses
 from ..acquire.slot_queue import slots_of
-from ..bind import blocking, coroutine
+from ..bind import PlanMethods, method
 from ..fork import forks
 from ..misuse import AsyncOnly, SyncOnly
-from ..observe.watchers import deciding, outcome_of
 from ..vendor.sync import VendorSync, learn_plan
 from .held_slots import HeldSlots, LeaseRecord, OnLost, new_lease_id
 
 if TYPE_CHECKING:
-    from ..asynchronous import RateLimiter
-    from ..base import BaseLimiter
-    from ..synchronous import SyncRateLimiter
+    from ..engine import Engine
+    from ..task_engine import TaskEngine
+    from ..thread_engine import ThreadEngine
 
 log = logging.getLogger("headgate")
 NOTHING: Mapping[str, int] = {}
 
 
-class BaseLease:
+class BaseLease(PlanMethods):
     """`consumed` is the net so far. After its end only `consumed`, `degraded`, `lost` and `id` can be used.
 
-    `lost`: it held slots, or was recorded, and nothing was heard of it in time; somebody else may hold them now.
+    `lost`: it held slots, or was recorded, and was not renewed in time; another lease may hold the slots by now.
     """
 
-    _limiter: BaseLimiter
+    engine: Engine
 
     def __init__(
         self,
-        limiter: Any,
+        engine: Any,
         chain: Chain,
         parts: Parts | None,
         on_error: str,
@@ -61,7 +60,7 @@ class BaseLease:
         *,
         degraded: bool = False,
     ) -> None:
-        self._limiter = limiter
+        self.engine = engine
         self._chain = chain
         self._on_error = on_error
         self._taken_milli = own_amounts(parts) if parts else {}
@@ -74,6 +73,10 @@ class BaseLease:
         self.degraded = degraded
         if hold is not None:
             self._listen(hold)
+
+    @property
+    def _subject(self) -> BaseLease:
+        return self
 
     @property
     def id(self) -> str:
@@ -106,7 +109,7 @@ class BaseLease:
 
     def _tell_lost(self, hold: HeldSlots) -> None:
         _, entity_id, resource = parse_bucket_key(self._chain.keys[0])
-        self._limiter.events.tell("lease.lost", entity_id=entity_id, resource=resource, lease_id=hold.lease_id)
+        self.engine.observers.tell("lease.lost", entity_id=entity_id, resource=resource, lease_id=hold.lease_id)
         if hold.on_lost is not None:
             try:
                 self._notify(hold.on_lost(self))
@@ -117,7 +120,7 @@ class BaseLease:
         """What on_lost has returned."""
         if asyncio.iscoroutine(result):
             result.close()
-            raise ValidationError("on_lost must be an ordinary function here: nobody would await it")
+            raise ValidationError("on_lost must not be a coroutine function here: a SyncRateLimiter cannot await it")
 
     def _check_active(self) -> None:
         if self._forks != forks():
@@ -137,11 +140,11 @@ class BaseLease:
         holds = any(part.limit.is_concurrent for part in parts)
         request = self._chain.request(parts, lease_id=self.id if holds else "")
         asked_at = time.monotonic()
-        with deciding(self._limiter._watchers, [parse_bucket_key(self._chain.keys[0])[1:]]) as under_way:
+        with self.engine.observers.deciding([parse_bucket_key(self._chain.keys[0])[1:]]) as deciding:
             answer = yield from self._settle(request)
             if not answer.allowed:
                 raise RateLimitExceeded(statuses(self._chain, parts, answer))
-            under_way.over([outcome_of(True, self.degraded)])
+            deciding.took_more(degraded=self.degraded)
         self._add(own_amounts(parts))
         if holds:
             self._hold_on(request, asked_at)
@@ -151,7 +154,7 @@ class BaseLease:
         if self._hold is not None:
             self._hold.add(request.parts)
             return
-        self._hold = self._limiter._keep(HeldSlots(request, asked_at, self._on_lost, here=self.degraded))
+        self._hold = self.engine.keep(HeldSlots(request, asked_at, self._on_lost, here=self.degraded))
         self._listen(self._hold)
 
     def _adjust_plan(self, /, **amounts: Any) -> Plan[None]:
@@ -192,7 +195,7 @@ class BaseLease:
         """Learn from the vendor's response, as the limiter's `sync_from_headers` does, on the lease's own buckets."""
         if self.degraded:
             return VendorSync({})
-        return (yield from learn_plan(self._limiter, self._chain, response, names))
+        return (yield from learn_plan(self.engine, self._chain, response, names))
 
     def _correct_plan(self, amounts: Mapping[str, int]) -> Plan[None]:
         """Tokens are taken before the record says so and given back after: a process that dies in between leaves too
@@ -219,15 +222,13 @@ class BaseLease:
         request = Request(FORCE, self._chain.keys, (*self._chain.shape.spread(moved), *extra), lease_id=lease_id)
         try:
             yield from self._settle(request)
-        except RateLimiterUnavailable:
-            # Nobody knows whether it landed. What may have been given back must not be given back again.
-            self._add({name: -milli for name, milli in moved.items() if milli > 0})
-            raise
-        except Exception:
-            self._add({name: -milli for name, milli in moved.items()})
+        except Exception as error:
+            # What may have been given back must not be given back again.
+            may_have_landed = isinstance(error, RateLimiterUnavailable)
+            self._add({name: -milli for name, milli in moved.items() if milli > 0 or not may_have_landed})
             raise
         if lease_id:
-            self._limiter._slot_queues.given_back(slots_of(request))
+            self.engine.slot_queues.given_back(slots_of(request))
 
     def _add(self, amounts: Mapping[str, int]) -> None:
         for name, milli in amounts.items():
@@ -252,7 +253,7 @@ class BaseLease:
         if (yield from record.write_plan(self._chain, self._chain.shape.spread(taken))):
             return
         hold.lose()
-        self._limiter._let_go(hold)
+        self.engine.let_go(hold)
         self._ended = "given back by reconcile()"
         self._taken_milli = dict.fromkeys(self._taken_milli, 0)
         if took.parts:
@@ -263,7 +264,7 @@ class BaseLease:
         )
 
     def detach(self) -> str:
-        """Leave a recorded lease to whoever knows its id, which this returns. Nobody here renews it any more.
+        """Hand over a recorded lease: returns its id. This process does not renew it any more.
 
         `renew_lease`, `adjust_lease` and `release_lease` of any limiter of the same namespace work with that id.
         """
@@ -271,7 +272,7 @@ class BaseLease:
         if self._record is None:
             raise ValidationError("only a recorded lease can be detached: acquire it with record_lease=True")
         assert self._hold is not None
-        self._limiter._let_go(self._hold)
+        self.engine.let_go(self._hold)
         self._ended = "detached"
         return self.id
 
@@ -292,25 +293,33 @@ class BaseLease:
             self._hold.lose()  # paused for too long, it may not have heard of it
         if self._record is None:
             yield from self._give_back_plan(keep=keep)
-        else:  # whoever deletes its record has to give back as well
+        else:  # deleting the record and giving back belong together
             yield from Whole(partial(self._give_back_plan, keep=keep))
 
     def _give_back_plan(self, *, keep: bool) -> Plan[None]:
-        limits = self._chain.shape.levels[0] if self._taken_milli else {}
-        taken = {name: milli for name, milli in self._taken_milli.items() if milli > 0}
-        back = {name: -milli for name, milli in taken.items() if not keep or limits[name].is_concurrent}
+        slots, tokens = self._slots_and_tokens()
+        back = {name: -milli for name, milli in (slots if keep else {**slots, **tokens}).items()}
         extra: Parts = ()
         if self._hold is not None:
-            self._limiter._let_go(self._hold)
+            self.engine.let_go(self._hold)
             extra = tuple(part._replace(amount_milli=-part.amount_milli) for part in self._hold.marks())
         record = self._record
         if record is not None and not (yield from record.claim_plan()) and record.restore:
-            # It was given back by others, who thought us dead: what is kept has to be taken again.
-            back = {name: milli for name, milli in back.items() if limits[name].is_concurrent}
-            again = {name: milli for name, milli in taken.items() if keep and not limits[name].is_concurrent}
-            if again:
-                yield from self._settle(Request(FORCE, self._chain.keys, self._chain.shape.spread(again)))
+            # reconcile() gave it back, because its holder seemed dead: what is kept has to be taken again.
+            back = {name: -milli for name, milli in slots.items()}
+            if keep and tokens:
+                yield from self._settle(Request(FORCE, self._chain.keys, self._chain.shape.spread(tokens)))
         yield from self._force_plan(back, extra)
+
+    def _slots_and_tokens(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What it holds, by limit name."""
+        limits = self._chain.shape.levels[0] if self._taken_milli else {}
+        slots: dict[str, int] = {}
+        tokens: dict[str, int] = {}
+        for name, milli in self._taken_milli.items():
+            if milli > 0:
+                (slots if limits[name].is_concurrent else tokens)[name] = milli
+        return slots, tokens
 
     def _nothing_to_do(self, error: BaseException | None) -> bool:
         """At the end of the body: is there nothing to be said to the store?"""
@@ -329,27 +338,24 @@ class BaseLease:
             what = "the slots of lease %s run out by themselves" if keeps else "lease %s could not be rolled back"
             log.warning(f"{what}: %s", self.id, unavailable)
 
+    consume = method(_consume_plan)
+    adjust = method(_adjust_plan)
+    release = method(_release_plan)
+    commit = method(_commit_plan)
+    rollback = method(_rollback_plan)
+    renew = method(_renew_plan)
+    sync_from_headers = method(_sync_from_headers_plan)
+    _leave = method(_leave_plan)
+
 
 class Lease(AsyncOnly, BaseLease):
     """What an `acquire` of RateLimiter yields."""
 
-    _limiter: RateLimiter
+    engine: TaskEngine
 
     def _notify(self, result: Any) -> None:
         if asyncio.iscoroutine(result):
-            self._limiter._in_background(result)
-
-    async def _perform(self, call: Call[Any]) -> Any:
-        return await self._limiter._perform(call)
-
-    consume = coroutine(BaseLease._consume_plan)
-    adjust = coroutine(BaseLease._adjust_plan)
-    release = coroutine(BaseLease._release_plan)
-    commit = coroutine(BaseLease._commit_plan)
-    rollback = coroutine(BaseLease._rollback_plan)
-    renew = coroutine(BaseLease._renew_plan)
-    sync_from_headers = coroutine(BaseLease._sync_from_headers_plan)
-    _leave = coroutine(BaseLease._leave_plan)
+            self.engine.in_background(result)
 
     async def __aenter__(self) -> Lease:
         self._check_active()
@@ -365,19 +371,7 @@ class Lease(AsyncOnly, BaseLease):
 class SyncLease(SyncOnly, BaseLease):
     """What an `acquire` of SyncRateLimiter yields."""
 
-    _limiter: SyncRateLimiter
-
-    def _perform(self, call: Call[Any]) -> Any:
-        return self._limiter._perform(call)
-
-    consume = blocking(BaseLease._consume_plan)
-    adjust = blocking(BaseLease._adjust_plan)
-    release = blocking(BaseLease._release_plan)
-    commit = blocking(BaseLease._commit_plan)
-    rollback = blocking(BaseLease._rollback_plan)
-    renew = blocking(BaseLease._renew_plan)
-    sync_from_headers = blocking(BaseLease._sync_from_headers_plan)
-    _leave = blocking(BaseLease._leave_plan)
+    engine: ThreadEngine
 
     def __enter__(self) -> SyncLease:
         self._check_active()

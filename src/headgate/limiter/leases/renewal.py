@@ -1,7 +1,7 @@
-"""What a limiter does by itself: hold on to the slots of its leases, and be counted. One thread, or one task.
+"""What a limiter does in the background, in one thread or one task: renew its leases, and be counted.
 
-It runs as long as there is something to do, and keeps neither limiter nor lease alive: the slots of a lease that was
-dropped without being ended run out.
+It runs only while there is something to do, and keeps neither the limiter nor a lease alive: the slots of a lease
+that is dropped without being ended expire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..fork import anew_after_fork
 from .held_slots import HeldSlots
 
 if TYPE_CHECKING:
-    from ..base import BaseLimiter
+    from ..engine import Engine
 
 log = logging.getLogger("headgate")
 
@@ -36,8 +36,8 @@ _LOOK_SECONDS = 1.0  # how often to see whether there is still anything to do
 class Chores:
     """What is to be done when. Safe to use from many threads."""
 
-    def __init__(self, limiter: BaseLimiter) -> None:
-        self._limiter = weakref.ref(limiter)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)
         self.after_fork()
         anew_after_fork(self)
 
@@ -45,7 +45,7 @@ class Chores:
         """What the parent holds is renewed there."""
         self._lock = threading.RLock()
         self._holds: weakref.WeakSet[HeldSlots] = weakref.WeakSet()
-        self._count_at: float | None = None  # None: nobody asked for it
+        self._count_at: float | None = None  # None: not needed
 
     def add(self, hold: HeldSlots) -> None:
         hold.due = hold.asked_at + hold.ttl_seconds / RENEWALS
@@ -68,26 +68,23 @@ class Chores:
 
     def do_plan(self) -> Plan[float | None]:
         """Do what is due, and say in how many seconds there is more; None if there is nothing left to do."""
-        limiter = self._limiter()
-        if limiter is None:
+        engine = self._engine()
+        if engine is None:
             return None
         now = time.monotonic()
-        due = [hold for hold in self._all() if hold.due <= now]
-        for hold in due:
-            if hold.here:
-                request = hold.request()
-                hold.renewed(request, (yield from SettleHere(request)), now)
-                hold.due = now + hold.ttl_seconds / RENEWALS
-        elsewhere = [hold for hold in due if not hold.here]
-        if elsewhere:
-            yield from _renew_plan(elsewhere)
+        yield from _renew_plan([hold for hold in self._all() if hold.due <= now], now)
         if self._count_at is not None and now >= self._count_at:
             self._count_at = now + BEAT_SECONDS
             try:
-                yield from limiter._fallback.count_plan(limiter._clock.now_ms())
+                yield from engine.fallback.count_plan(engine.clock.now_ms())
             except RateLimiterUnavailable:
                 pass  # the number as it was last known is what counts now
-        times = [hold.due for hold in self._all()] + ([] if self._count_at is None else [self._count_at])
+        return self._pause()
+
+    def _pause(self) -> float | None:
+        times = [hold.due for hold in self._all()]
+        if self._count_at is not None:
+            times.append(self._count_at)
         return min(max(0.0, min(times) - time.monotonic()), _LOOK_SECONDS) if times else None
 
     def _all(self) -> list[HeldSlots]:
@@ -95,7 +92,18 @@ class Chores:
             return [hold for hold in self._holds if hold.parts and not (hold.lost or hold.ended)]
 
 
-def _renew_plan(holds: Sequence[HeldSlots]) -> Plan[None]:
+def _renew_plan(due: Sequence[HeldSlots], now: float) -> Plan[None]:
+    for hold in due:
+        if hold.here:
+            request = hold.request()
+            hold.renewed(request, (yield from SettleHere(request)), now)
+            hold.due = now + hold.ttl_seconds / RENEWALS
+    elsewhere = [hold for hold in due if not hold.here]
+    if elsewhere:
+        yield from _renew_in_store_plan(elsewhere)
+
+
+def _renew_in_store_plan(holds: Sequence[HeldSlots]) -> Plan[None]:
     asked_at = time.monotonic()
     requests = [hold.request() for hold in holds]
     answers: Sequence[Answer | HeadgateError | None] = [None] * len(holds)
@@ -116,9 +124,9 @@ def _renew_plan(holds: Sequence[HeldSlots]) -> Plan[None]:
 
 
 class ThreadRenewal:
-    def __init__(self, limiter: BaseLimiter) -> None:
-        self.chores = Chores(limiter)
-        self._limiter = weakref.ref(limiter)
+    def __init__(self, engine: Engine) -> None:
+        self.chores = Chores(engine)
+        self._engine = weakref.ref(engine)
         self.after_fork()
         anew_after_fork(self)
 
@@ -158,11 +166,11 @@ class ThreadRenewal:
                     return
 
     def _do(self) -> float | None:
-        limiter: Any = self._limiter()
-        if limiter is None or limiter._closed:
+        engine: Any = self._engine()
+        if engine is None or engine.closed:
             return None
         try:
-            return run(self.chores.do_plan(), limiter._perform)
+            return run(self.chores.do_plan(), engine.perform)
         except LimiterClosed:
             return None
         except Exception as error:
@@ -176,9 +184,9 @@ class ThreadRenewal:
 
 
 class TaskRenewal:
-    def __init__(self, limiter: BaseLimiter) -> None:
-        self.chores = Chores(limiter)
-        self._limiter = weakref.ref(limiter)
+    def __init__(self, engine: Engine) -> None:
+        self.chores = Chores(engine)
+        self._engine = weakref.ref(engine)
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._asleep_until = math.inf
@@ -203,11 +211,11 @@ class TaskRenewal:
                 return
 
     async def _do(self) -> float | None:
-        limiter: Any = self._limiter()
-        if limiter is None or limiter._closed:
+        engine: Any = self._engine()
+        if engine is None or engine.closed:
             return None
         try:
-            return await arun(self.chores.do_plan(), limiter._perform)
+            return await arun(self.chores.do_plan(), engine.perform)
         except LimiterClosed:
             return None
         except Exception as error:

@@ -1,7 +1,8 @@
-"""Audit: who changed what, and when. An event is written with the change it tells of, all or nothing.
+"""Audit: who changed what, and when. An event is written with the change that it describes, all or nothing.
 
-What cannot be written together, a reset or a penalty, is told first, so that there is no change without an event. If it
-then fails, its event is removed; if nobody knows whether it happened, the event says `confirmed: false`.
+A reset or a penalty cannot be written together with its event. There the event is written first, so that there is no
+change without an event. If the change then fails, the event is removed; if the outcome is unknown, the event says
+`confirmed: false`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ...plan import ListRecords, Plan, WriteRecords
 from .. import keys
 
 if TYPE_CHECKING:
-    from ..base import BaseLimiter
+    from ..engine import Engine
 
 log = logging.getLogger("headgate")
 
@@ -86,7 +87,7 @@ def check_actor(value: Any) -> str:
 
 
 def told(
-    limiter: BaseLimiter,
+    engine: Engine,
     action: Action,
     *,
     entity_id: str | None = None,
@@ -100,15 +101,15 @@ def told(
 
     `namespace`: of an event about a namespace itself, which outlives it.
     """
-    by = limiter.actor if actor is None else check_actor(actor)
-    if not limiter.audit_ms:
+    by = engine.actor if actor is None else check_actor(actor)
+    if not engine.audit_ms:
         return []
-    at_ms = limiter._clock.now_ms()
+    at_ms = engine.clock.now_ms()
     value = {
         "at_ms": at_ms,
         "actor": by,
         "action": action,
-        "namespace": namespace or limiter.namespace,
+        "namespace": namespace or engine.namespace,
         "entity_id": entity_id,
         "resource": resource,
         "before": before,
@@ -117,15 +118,15 @@ def told(
     # Records are listed in order, and the newest is to be the first.
     order = _MOST_TOLD - 1 - next(_told) % _MOST_TOLD
     event_id = f"{_LAST_MS - at_ms:015d}{order:09d}{secrets.token_hex(4)}"
-    kept_in = limiter.namespace if namespace is None else REGISTRY
+    kept_in = engine.namespace if namespace is None else REGISTRY
     places = [keys.audit_key(kept_in, event_id)]
     if entity_id is not None:
         places.append(keys.audited_key(kept_in, entity_id, event_id))
-    return [Put(place, value, expires_at_ms=at_ms + limiter.audit_ms) for place in places]
+    return [Put(place, value, expires_at_ms=at_ms + engine.audit_ms) for place in places]
 
 
 def tell_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     action: Action,
     do: Iterable[Any],
     *,
@@ -135,8 +136,8 @@ def tell_plan(
     after: dict[str, Any] | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Do what is not a change of records. What cannot be told is not done, and what was not done is not told."""
-    event = told(limiter, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
+    """Make a change that is not one of records, with its event: neither is there without the other."""
+    event = told(engine, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
     if event:
         yield from WriteRecords(event)
     try:
@@ -161,18 +162,16 @@ def _correct_plan(event: Sequence[Put], *, in_doubt: bool) -> Plan[None]:
 
 
 def get_audit_events_plan(
-    limiter: BaseLimiter, entity_id: str | None = None, *, limit: int = 100, cursor: str | None = None
+    engine: Engine, entity_id: str | None = None, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[AuditEvent]]:
     """Who changed what, the newest first: of an entity, or of everything in the namespace."""
-    prefix = keys.audit_prefix(limiter.namespace)
+    prefix = keys.audit_prefix(engine.namespace)
     if entity_id is not None:
-        prefix = keys.audited_prefix(limiter.namespace, limiter._stored_id(entity_id))
+        prefix = keys.audited_prefix(engine.namespace, engine.stored_id(entity_id))
     return (yield from _list_plan(prefix, limit, cursor))
 
 
-def get_namespace_events_plan(
-    limiter: BaseLimiter, *, limit: int = 100, cursor: str | None = None
-) -> Plan[Page[AuditEvent]]:
+def get_namespace_events_plan(engine: Engine, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[AuditEvent]]:
     """Who registered, deleted, recovered and purged namespaces of the store, the newest first."""
     return (yield from _list_plan(keys.audit_prefix(REGISTRY), limit, cursor))
 

@@ -13,8 +13,8 @@ from ...core.records import BucketRow, Page
 from ...core.units import MILLI, from_milli
 from ...plan import GetRecords, ListBuckets, ListRecords, Plan
 from .. import keys
-from ..base import BaseLimiter
 from ..config.levels import merge
+from ..engine import Engine
 from ..leases.held_slots import RECORDED
 
 
@@ -51,7 +51,8 @@ class EntityCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ResourceCapacity:
-    """Everyone's tokens under one limit of a resource: who has used it lately, or has limits of their own on it."""
+    """The tokens under one limit of a resource, of all entities that used it lately or have limits of their own on
+    it."""
 
     resource: str
     limit_name: str
@@ -66,13 +67,13 @@ class ResourceCapacity:
         return sum(entity.available for entity in self.entities)
 
 
-def all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource: str | None) -> Plan[Page[BucketRow]]:
+def all_buckets_plan(engine: Engine, entity_id: StoredId | None, resource: str | None) -> Plan[Page[BucketRow]]:
     """On one page."""
     rows: dict[tuple[str, str], BucketRow] = {}  # a store may list one twice, and in any order
     corrupt: dict[tuple[str, str], CorruptState] = {}
     cursor: str | None = None
     while True:
-        page = yield from ListBuckets(limiter.namespace, entity_id, resource, cursor)
+        page = yield from ListBuckets(engine.namespace, entity_id, resource, cursor)
         rows |= {(row.entity_id, row.resource): row for row in page}
         corrupt |= {(error.entity_id, error.resource): error for error in page.corrupt}
         cursor = page.cursor
@@ -80,19 +81,19 @@ def all_buckets_plan(limiter: BaseLimiter, entity_id: StoredId | None, resource:
             return Page([rows[place] for place in sorted(rows)], None, [corrupt[place] for place in sorted(corrupt)])
 
 
-def get_buckets_plan(limiter: BaseLimiter, entity_id: str, resource: str | None = None) -> Plan[Page[BucketStatus]]:
+def get_buckets_plan(engine: Engine, entity_id: str, resource: str | None = None) -> Plan[Page[BucketStatus]]:
     """The entity's buckets that differ from full ones, all on one page."""
     resource = None if resource is None else check_resource(resource)
-    rows = yield from all_buckets_plan(limiter, limiter._stored_id(entity_id), resource)
+    rows = yield from all_buckets_plan(engine, engine.stored_id(entity_id), resource)
     return Page(_statuses(rows), None, rows.corrupt)
 
 
 def list_buckets_plan(
-    limiter: BaseLimiter, resource: str | None = None, *, cursor: str | None = None
+    engine: Engine, resource: str | None = None, *, cursor: str | None = None
 ) -> Plan[Page[BucketStatus]]:
     """Everyone's buckets that differ from full ones, in pages as the store has them. One may be there twice."""
     resource = None if resource is None else check_resource(resource)
-    page = yield from ListBuckets(limiter.namespace, None, resource, cursor)
+    page = yield from ListBuckets(engine.namespace, None, resource, cursor)
     return Page(_statuses(page), page.cursor, page.corrupt)
 
 
@@ -112,39 +113,39 @@ def _statuses(rows: Iterable[BucketRow]) -> list[BucketStatus]:
     ]
 
 
-def get_resource_capacity_plan(limiter: BaseLimiter, resource: str, limit_name: str) -> Plan[ResourceCapacity]:
+def get_resource_capacity_plan(engine: Engine, resource: str, limit_name: str) -> Plan[ResourceCapacity]:
     """Every entity's tokens under one limit of a resource, and the total."""
     check_resource(resource)
     check_limit_name(limit_name)
     found: dict[str, EntityCapacity] = {}
-    for row in (yield from all_buckets_plan(limiter, None, resource)):
+    for row in (yield from all_buckets_plan(engine, None, resource)):
         for bucket in row.buckets:
             if bucket.limit.name == limit_name:
                 whole = bucket.available_milli() // MILLI
                 found[row.entity_id] = EntityCapacity(row.entity_id, bucket.limit.capacity, whole)
-    prefix = keys.custom_prefix(limiter.namespace, resource)
+    prefix = keys.custom_prefix(engine.namespace, resource)
     cursor: str | None = None
     while True:
         page = yield from ListRecords(prefix, cursor, even_corrupt=True)
         idle = [entity_id for entity_id in (keys.last_id(record.key) for record in page) if entity_id not in found]
-        found |= yield from _untouched_plan(limiter, idle, resource, limit_name)
+        found |= yield from _untouched_plan(engine, idle, resource, limit_name)
         cursor = page.cursor
         if cursor is None:
             return ResourceCapacity(resource, limit_name, [found[entity_id] for entity_id in sorted(found)])
 
 
 def _untouched_plan(
-    limiter: BaseLimiter, entity_ids: list[StoredId], resource: str, limit_name: str
+    engine: Engine, entity_ids: list[StoredId], resource: str, limit_name: str
 ) -> Plan[dict[str, EntityCapacity]]:
     """Entities with limits of their own on the resource but no bucket: theirs is full."""
-    namespace = limiter.namespace
+    namespace = engine.namespace
     everyones = [keys.resource_limits_key(namespace, resource), keys.system_limits_key(namespace)]
     own = [keys.entity_limits_key(namespace, one, place) for one in entity_ids for place in (resource, None)]
     found_at = yield from GetRecords([*own, *everyones])
     *records, of_resource, system = [record.value if record else None for record in found_at]
     found: dict[str, EntityCapacity] = {}
     for entity_id, mine, default in zip(entity_ids, records[::2], records[1::2]):
-        limit = merge([mine, default, of_resource, system], limiter._limits).limits.get(limit_name)
+        limit = merge([mine, default, of_resource, system], engine.limits).limits.get(limit_name)
         if limit is not None:
             whole = int(from_milli(limit.capacity_milli))
             found[entity_id] = EntityCapacity(entity_id, limit.capacity, whole)

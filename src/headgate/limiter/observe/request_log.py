@@ -1,12 +1,12 @@
-"""Recording what is asked for, as a log that `headgate replay` plays under other limits.
+"""A log of acquires, which `headgate replay` plays under other limits.
 
     limiter = RateLimiter(url, on_event=RequestLog("requests.jsonl", sample=0.1))
 
-A sample is of entities: all that one of them asks for is in the log, or nothing. A tenth of the requests of everybody
-would look like everybody asking for a tenth, and whatever was played would fit any limit.
+Sampling is by entity: the log has all requests of an entity, or none. With a tenth of the requests of every entity,
+each would seem to use a tenth of what it does, and any limit would seem large enough.
 
-Whoever acquires only puts the request into a queue. A thread writes it down; if that cannot keep up, or the disk is
-full, requests are left out and counted (`dropped`), and nobody waits.
+An acquire only puts the request into a queue, and a thread writes the file. If the thread cannot keep up, or the disk
+is full, requests are left out and counted (`dropped`); no acquire waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zlib import crc32
 from ...core.errors import ValidationError
 from ..clock import Clock
 from ..fork import anew_after_fork
-from .events import Event
+from .observers import Event
 
 log = logging.getLogger("headgate")
 

@@ -22,14 +22,14 @@ from ...core.usage import (
     window_start,
 )
 from ...plan import ListUsage, Plan
-from ..base import BaseLimiter
+from ..engine import Engine
 
 _SHOWN = {"hour": 24, "day": 30, "month": 12}
 _MOST_HOURS = 100_000
 
 
 def get_usage_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str | None = None,
     resource: str | None = None,
     window: Window = "hour",
@@ -41,15 +41,16 @@ def get_usage_plan(
     """What was consumed in each hour, day or month (of UTC), from the one `start` is in to the last that begins before
     `end`. Windows without use are left out.
 
-    Without `start`: the last 24 hours, 30 days or 12 months. Of one entity it is all; of everybody it comes in pages.
+    Without `start`: the last 24 hours, 30 days or 12 months. For one entity the result is complete; for all entities
+    it comes in pages.
     """
-    first, after = _range(limiter, check_window(window), start, end)
-    rows, cursor = yield from _rows_plan(limiter, entity_id, resource, (first, after), cursor)
+    first, after = _range(engine, check_window(window), start, end)
+    rows, cursor = yield from _rows_plan(engine, entity_id, resource, (first, after), cursor)
     return Page(_windows(rows, window), cursor)
 
 
 def get_usage_summary_plan(
-    limiter: BaseLimiter,
+    engine: Engine,
     entity_id: str | None = None,
     resource: str | None = None,
     window: Window = "hour",
@@ -57,11 +58,11 @@ def get_usage_summary_plan(
     end: datetime | None = None,
 ) -> Plan[dict[str, UsageSummary]]:
     """Of each limit the total, the average of a window and the largest one, over everything that is asked for."""
-    first, after = _range(limiter, check_window(window), start, end)
+    first, after = _range(engine, check_window(window), start, end)
     totals: dict[str, dict[datetime, int]] = {}
     cursor: str | None = None
     while True:
-        rows, cursor = yield from _rows_plan(limiter, entity_id, resource, (first, after), cursor)
+        rows, cursor = yield from _rows_plan(engine, entity_id, resource, (first, after), cursor)
         for row in rows:
             for name, began, milli in _counted(row, window):
                 windows = totals.setdefault(name, {})
@@ -73,13 +74,13 @@ def get_usage_summary_plan(
 
 
 def _rows_plan(
-    limiter: BaseLimiter, entity_id: str | None, resource: str | None, hours: tuple[int, int], cursor: str | None
+    engine: Engine, entity_id: str | None, resource: str | None, hours: tuple[int, int], cursor: str | None
 ) -> Plan[tuple[list[UsageRow], str | None]]:
-    stored_id = None if entity_id is None else limiter._stored_id(entity_id)
+    stored_id = None if entity_id is None else engine.stored_id(entity_id)
     resource = None if resource is None else check_resource(resource)
     rows: list[UsageRow] = []
     while True:
-        page = yield from ListUsage(limiter.namespace, stored_id, resource, hours, cursor)
+        page = yield from ListUsage(engine.namespace, stored_id, resource, hours, cursor)
         rows += page
         cursor = page.cursor
         if cursor is None or stored_id is None:
@@ -114,12 +115,11 @@ def _summary(windows: dict[datetime, int], count: int) -> UsageSummary:
     return UsageSummary(from_milli(total), total / count / 1000, from_milli(peak), peak_start)
 
 
-def _range(limiter: BaseLimiter, window: Window, start: Any, end: Any) -> tuple[int, int]:
+def _range(engine: Engine, window: Window, start: Any, end: Any) -> tuple[int, int]:
     """The first hour, and the one after the last: of whole windows."""
-    for what, moment in (("start", start), ("end", end)):
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise ValidationError(f"{what} must be a datetime with a time zone, not {moment!r}")
-    now = datetime.fromtimestamp(limiter._clock.now_ms() / 1000, timezone.utc)
+    _check_moment(start, "start")
+    _check_moment(end, "end")
+    now = datetime.fromtimestamp(engine.clock.now_ms() / 1000, timezone.utc)
     last = now if end is None else _utc(end)
     ended = window_start(window, last)
     after = ended if ended == last and end is not None else window_end(window, ended)
@@ -129,6 +129,11 @@ def _range(limiter: BaseLimiter, window: Window, start: Any, end: Any) -> tuple[
     if _count("hour", began, after) > _MOST_HOURS:
         raise ValidationError(f"from {began.isoformat()} to {after.isoformat()} is more than {_MOST_HOURS:,} hours")
     return hour_at(began), hour_at(after)
+
+
+def _check_moment(moment: Any, what: str) -> None:
+    if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+        raise ValidationError(f"{what} must be a datetime with a time zone, not {moment!r}")
 
 
 def _utc(moment: datetime) -> datetime:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.decide import LOWER, Part, Request
+from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.units import MAX_PERIOD_MS, MILLI
 from ...plan import Plan, Settle
 from ..acquire.chain import Chain
 from ..acquire.tokens import penalize_chain_plan
-from ..base import BaseLimiter
+from ..engine import Engine
 from .headers import Reading, read_headers
 
 # What vendors count, and what limits on it are usually called. A limit may also be called as the vendor does.
@@ -29,15 +30,10 @@ class VendorSync:
     penalized_seconds: float | None = None
 
 
-def learn_plan(limiter: BaseLimiter, chain: Chain, response: Any, names: Mapping[str, str] | None) -> Plan[VendorSync]:
-    headers = read_headers(response, limiter._clock.now_ms())
+def learn_plan(engine: Engine, chain: Chain, response: Any, names: Mapping[str, str] | None) -> Plan[VendorSync]:
+    headers = read_headers(response, engine.clock.now_ms())
     own = chain.limits()
-    readings: dict[str, Reading] = {}
-    for kind, reading in headers.readings.items():
-        for name in ((names or {}).get(kind), NAMES.get(kind), kind):
-            if name is not None and name in own and not own[name].is_concurrent:
-                readings.setdefault(name, reading)
-                break
+    readings = _by_limit(headers.readings, own, names or {})
     parts = tuple(
         Part(0, own[name], reading.remaining * MILLI, chain.shape.revisions[0])
         for name, reading in readings.items()
@@ -52,8 +48,21 @@ def learn_plan(limiter: BaseLimiter, chain: Chain, response: Any, names: Mapping
     yield from penalize_chain_plan(chain, block_ms)
     _, stored_id, resource = parse_bucket_key(chain.keys[0])
     fields = {"seconds": block_ms / MILLI, "factor": None}
-    limiter.events.tell("penalized", entity_id=stored_id, resource=resource, **fields)
+    engine.observers.tell("penalized", entity_id=stored_id, resource=resource, **fields)
     return VendorSync(readings, block_ms / MILLI)
+
+
+def _by_limit(
+    readings: Mapping[str, Reading], own: Mapping[str, Limit], names: Mapping[str, str]
+) -> dict[str, Reading]:
+    """The readings under our names for what the vendor counts."""
+    found: dict[str, Reading] = {}
+    for kind, reading in readings.items():
+        for name in (names.get(kind), NAMES.get(kind), kind):
+            if name is not None and name in own and not own[name].is_concurrent:
+                found.setdefault(name, reading)
+                break
+    return found
 
 
 def _status(response: Any) -> int | None:

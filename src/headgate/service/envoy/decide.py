@@ -81,7 +81,7 @@ def _tell(limiter: RateLimiter, wish: Wish, decision: Decision[Lease]) -> None:
     if decision.error is not None:
         log.error("%s", decision.error)
     elif not decision.allowed:
-        limiter.events.tell(
+        limiter.observers.tell(
             "shadow.refused",
             rule=wish.resource,
             entity_id=decision.statuses[0].entity_id,

@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.decide import Answer, Request
 from ...core.errors import ValidationError
-from ...plan import Call, Plan, Sleep, run
-from ..planned import PlannedStore
+from ...plan import Call
+from ..server import ServerCall, ServerStore
 from .driver import CONNECTIONS, LOADER, NO_CLIENT, client_options, config_options, late, sent
-from .exchange import Exchange, MoreTime, Reply, Send
-from .plans import Plans
-from .url import Settings
-
-T = TypeVar("T")
+from .exchange import Exchange, Reply, Send
+from .plans import DynamoDBPlans
+from .url import DynamoDBSettings
 
 
-class DynamoDBStore(PlannedStore):
+class DynamoDBStore(ServerStore):
     own_clock = False
+    _plans: DynamoDBPlans
+    _wire: _Wire
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        super().__init__(self._plans)
-        self._wire = _Wire(settings, timeout_seconds)
-
-    @property
-    def usage_ms(self) -> int:
-        return self._plans.hours.kept_ms
-
-    @usage_ms.setter
-    def usage_ms(self, kept_ms: int) -> None:
-        self._plans.hours.kept_ms = kept_ms
-
-    def _run(self, plan: Plan[T]) -> T:
-        return run(plan, _Talk(self._wire).perform)
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
+        super().__init__(DynamoDBPlans(settings), _Wire(settings, timeout_seconds), _Talk)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         return self._run(self._plans.settle_plan(batch, now_ms))
@@ -50,7 +36,7 @@ class DynamoDBStore(PlannedStore):
 class _Wire:
     """A client of boto3, which many threads may use, and threads for what goes out side by side."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
         self.settings = settings
         self.timeout_seconds = timeout_seconds
         self._lock = threading.RLock()
@@ -103,33 +89,18 @@ class _Wire:
         self._client = self._threads = None
 
 
-class _Talk:
-    """One call of the store, with its deadline."""
-
-    def __init__(self, wire: _Wire) -> None:
-        self._wire = wire
-        self._begin()
-
-    def _begin(self) -> None:
-        self._deadline = time.monotonic() + self._wire.timeout_seconds
-
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
+class _Talk(ServerCall):
+    _wire: _Wire
 
     def perform(self, call: Call[Any]) -> Any:
-        if isinstance(call, Exchange):
-            return self._exchange(call.sends)
-        if isinstance(call, MoreTime):
-            return self._begin()
-        assert isinstance(call, Sleep)
-        return time.sleep(min(call.seconds, max(self._left(), 0)))
+        return self._exchange(call.sends) if isinstance(call, Exchange) else super().perform(call)
 
     def _exchange(self, sends: Sequence[Send]) -> list[Reply]:
-        if self._left() <= 0:
+        if self.left <= 0:
             return [late(self._wire.timeout_seconds, sent=False)] * len(sends)
         if not self._wire.is_open:
             self._wire.client()
-            self._begin()  # to make a client takes a while, and is no fault of DynamoDB's
+            self.restart()  # to make a client takes a while, and is no fault of DynamoDB's
         client = self._wire.client()
         if len(sends) == 1:
             return [self._send(client, sends[0])]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.decide import Answer, Request
-from ...core.errors import PartlyAnswered, RateLimiterUnavailable, ValidationError
-from ...plan import Call, Plan, Sleep, arun
-from ..contract import LostThenCancelled, SettledThenCancelled
-from ..planned import AsyncPlannedStore
+from ...core.errors import ValidationError
+from ...plan import Call, Sleep, arun
+from ..server import AsyncServerCall, AsyncServerStore
 from .driver import (
     ERRORS,
     LOADER,
@@ -25,47 +23,21 @@ from .driver import (
     lost,
     method_name,
 )
-from .exchange import MISCONFIGURED, Exchange, Failed, MoreTime, Reply, Send
-from .plans import Plans
-from .url import Settings
-
-T = TypeVar("T")
+from .exchange import MISCONFIGURED, Exchange, Failed, Reply, Send
+from .plans import DynamoDBPlans
+from .url import DynamoDBSettings
 
 
-class AsyncDynamoDBStore(AsyncPlannedStore):
+class AsyncDynamoDBStore(AsyncServerStore["_AsyncTalk"]):
     own_clock = False
+    _plans: DynamoDBPlans
+    _wire: _AsyncWire
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        super().__init__(self._plans)
-        self._wire = _AsyncWire(settings, timeout_seconds)
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
+        super().__init__(DynamoDBPlans(settings), _AsyncWire(settings, timeout_seconds), _AsyncTalk)
 
-    @property
-    def usage_ms(self) -> int:
-        return self._plans.hours.kept_ms
-
-    @usage_ms.setter
-    def usage_ms(self, kept_ms: int) -> None:
-        self._plans.hours.kept_ms = kept_ms
-
-    async def _run(self, plan: Plan[T]) -> T:
-        return await arun(plan, _AsyncTalk(self._wire).perform)
-
-    async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        talk = _AsyncTalk(self._wire, to_the_end=True)
-        try:
-            answers = await arun(self._plans.settle_plan(batch, now_ms), talk.perform)
-        except PartlyAnswered as partly:
-            if talk.cancelled is not None:
-                raise SettledThenCancelled(partly.results, talk.cancelled) from None
-            raise
-        except RateLimiterUnavailable:
-            if talk.cancelled is not None:
-                raise LostThenCancelled(talk.cancelled) from None
-            raise
-        if talk.cancelled is not None:
-            raise SettledThenCancelled(answers, talk.cancelled)
-        return answers
+    async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncTalk) -> list[Answer]:
+        return await arun(self._plans.settle_plan(batch, now_ms), call.perform)
 
     async def close(self) -> None:
         await self._wire.close()
@@ -74,7 +46,7 @@ class AsyncDynamoDBStore(AsyncPlannedStore):
 class _AsyncWire:
     """A client of aiobotocore. It belongs to an event loop, and is closed at its end at the latest."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
         self.settings = settings
         self.timeout_seconds = timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,38 +108,25 @@ class _Steady(asyncio.Task[Any]):
         super().cancel()
 
 
-class _AsyncTalk:
-    """One call of the store, with its deadline. `to_the_end`: it is not cancelled, but remembers that it was asked."""
-
-    def __init__(self, wire: _AsyncWire, *, to_the_end: bool = False) -> None:
-        self._wire = wire
-        self._to_the_end = to_the_end
-        self.cancelled: asyncio.CancelledError | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._deadline = time.monotonic() + self._wire.timeout_seconds
-
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
+class _AsyncTalk(AsyncServerCall):
+    _wire: _AsyncWire
 
     async def perform(self, call: Call[Any]) -> Any:
         if isinstance(call, Exchange):
             return await self._exchange(call.sends)
-        if isinstance(call, MoreTime):
-            return self._begin()
-        assert isinstance(call, Sleep)
-        return await self._wait([_Steady(asyncio.sleep(min(call.seconds, max(self._left(), 0))))])
+        if isinstance(call, Sleep):
+            return await self._wait([_Steady(asyncio.sleep(self._pause(call)))])
+        return await super().perform(call)
 
     async def _exchange(self, sends: Sequence[Send]) -> list[Reply]:
-        if self._left() <= 0:
+        if self.left <= 0:
             return [late(self._wire.timeout_seconds, sent=False)] * len(sends)
         if not self._wire.is_open:
             opening = _Steady(self._wire.client())
             await self._wait([opening])
             if not opening.cancelled():
                 opening.result()
-            self._begin()  # to make a client takes a while, and is no fault of DynamoDB's
+            self.restart()  # to make a client takes a while, and is no fault of DynamoDB's
         client = await self._wire.client()
         tasks = [_Steady(self._send(client, send)) for send in sends]
         await self._wait(tasks)
@@ -177,12 +136,12 @@ class _AsyncTalk:
         """Until all are done, or there is no time left for them."""
         while pending := [task for task in tasks if not task.done()]:
             try:
-                await asyncio.wait(pending, timeout=max(self._left(), 0))
-                if self._left() <= 0:
+                await asyncio.wait(pending, timeout=max(self.left, 0))
+                if self.left <= 0:
                     await self._stop(pending)
             except asyncio.CancelledError as cancelled:
                 self.cancelled = cancelled
-                if not self._to_the_end:
+                if not self.to_the_end:
                     await self._stop(pending)
                     raise
 

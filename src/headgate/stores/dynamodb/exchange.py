@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ...plan import Call
+from ..server import Lost as Lost
+from ..server import MoreTime as MoreTime
 
 Attributes: TypeAlias = "Mapping[str, Any]"  # as DynamoDB has them: {"N": "1"}, {"S": "a"}
 Item: TypeAlias = "Mapping[str, Attributes]"
@@ -38,14 +40,6 @@ class Failed(NamedTuple):
 MISCONFIGURED = "Misconfigured"  # instead of a code of DynamoDB's: it was not even asked
 
 
-class Lost(NamedTuple):
-    """No reply. If it was `sent`, nobody knows whether it was done. `late`: there is no time left for more."""
-
-    why: str
-    sent: bool
-    late: bool = False
-
-
 Reply: TypeAlias = "Mapping[str, Any] | Failed | Lost"
 
 
@@ -54,8 +48,3 @@ class Exchange(Call[list[Reply]]):
     """All at once; one reply to each."""
 
     sends: Sequence[Send]
-
-
-@dataclass(frozen=True, slots=True)
-class MoreTime(Call[None]):
-    """Begin the deadline anew: what was taken has to be given back, even if the time was spent in taking it."""

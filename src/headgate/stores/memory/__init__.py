@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 
 from ...core.errors import ValidationError
+from ..contract import InProcessStore
 from .store import MemoryStore
 
 _named: dict[str, MemoryStore] = {}
 _named_lock = threading.RLock()
 
 
-def open_blocking(url: str, timeout_seconds: float) -> MemoryStore:
+def open_blocking(url: str, timeout_seconds: float) -> InProcessStore:
     name = url.removeprefix("memory://")
     if not name:
         return MemoryStore()

@@ -1,4 +1,4 @@
-"""What there is to say of a store inside the process."""
+"""Health of the store in the process."""
 
 from __future__ import annotations
 

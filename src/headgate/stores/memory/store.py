@@ -1,11 +1,11 @@
-"""Dictionaries and a lock."""
+"""The store in the process: dictionaries and a lock."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
@@ -18,22 +18,56 @@ from ...core.names import REGISTRY, parse_bucket_key
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.slots import Slots
 from ...core.usage import HOUR_MS, UsageRow, hour_of, is_over
-from ..fork import locked_during_fork
-from ..locks import OwnedLock, reentered
-from .usage import UsageBook
+from ..locks import OwnedLock, locked_during_fork, reentered
 
-# A bucket that was used this recently is kept even if it is full.
-IDLE_MS = 60_000
-
-
+IDLE_MS = 60_000  # a bucket that was used this recently is kept even if it is full
+KEPT_KEYS = 100_000  # whose usage is kept, the last used ones: this is memory
 # Most entities have one limit on a resource: a dict for it would double what its bucket takes in memory.
 _Row: TypeAlias = "Bucket | dict[str, State]"
+_Used: TypeAlias = "dict[str, dict[int, int]]"  # by limit and hour
 
 
 class _Stored(NamedTuple):
     json: str
     version: int
     expires_at_ms: int | None
+
+
+class _UsageBook:
+    """Usage by the hour that is no longer counted in a bucket."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, _Used] = {}  # the one that was written last is last
+
+    def put_away(self, key: str, bucket: Bucket, usage_ms: int) -> None:
+        """Move what a bucket has counted here, and forget hours of its limit that are too old."""
+        if not (bucket.used_milli and usage_ms):
+            return
+        used = self._by_key[key] = self._by_key.pop(key, {})
+        _count(used, bucket)
+        bucket.used_milli = 0
+        _forget(used[bucket.limit.name], hour_of(bucket.settled_at_ms - usage_ms))
+        if len(self._by_key) > KEPT_KEYS:
+            del self._by_key[next(iter(self._by_key))]
+
+    def get(self, key: str) -> _Used:
+        return {name: dict(hours) for name, hours in self._by_key.get(key, {}).items()}
+
+    def keys(self) -> Iterator[str]:
+        return iter(self._by_key)
+
+    def forget_before(self, hour: int) -> None:
+        for key, used in list(self._by_key.items()):
+            for hours in used.values():
+                _forget(hours, hour)
+            if not any(used.values()):
+                del self._by_key[key]
+
+    def remove(self, namespace: str) -> int:
+        doomed = [key for key in self._by_key if parse_bucket_key(key)[0] == namespace]
+        for key in doomed:
+            del self._by_key[key]
+        return len(doomed)
 
 
 class MemoryStore:
@@ -44,11 +78,11 @@ class MemoryStore:
         self.usage_ms = 0
         self.lock = OwnedLock()
         self._rows: dict[str, _Row] = {}
-        self._eviction_cursor: deque[str] = deque()  # every key of _rows, the one to be looked at next first
+        self._eviction_cursor: deque[str] = deque()  # every key of _rows; the next to look at is first
         self._records: dict[str, _Stored] = {}
         self._record_keys: list[str] = []  # sorted
         self._expiring: list[tuple[int, str]] = []  # a heap
-        self._usage = UsageBook()
+        self._usage = _UsageBook()
         self._hour_starts_ms = self._hour_ends_ms = 0
         locked_during_fork(self)
 
@@ -88,44 +122,45 @@ class MemoryStore:
         limit = part.limit
         row = self._rows.get(key)
         if row is None:
-            self._forget_idle(now_ms)
-            self._eviction_cursor.append(key)
-            state = state_of(part, now_ms)
-            self._rows[key] = state if isinstance(state, Bucket) else {limit.name: state}
-            return state
+            return self._new_row(key, part, now_ms)
         if isinstance(row, Bucket):
             if row.limit.name == limit.name and limit.refill_milli:
-                self._put_away(key, row, now_ms)
-                row.settle(now_ms)  # no longer idle: the next of the request may be new, and send the hand round
-                return row
+                return self._settled(key, row, now_ms)
             row = self._rows[key] = {row.limit.name: row}
         found = row.get(limit.name)
         if found is not None and isinstance(found, Slots) is limit.is_concurrent:
-            self._put_away(key, found, now_ms)
-            found.settle(now_ms)
-            return found
+            return self._settled(key, found, now_ms)
         anew = state_of(part, now_ms)
         if found is None or not looks:
-            self._put_all_away(key, [] if found is None else [found])
+            self._put_away(key, [] if found is None else [found])
             row[limit.name] = anew
         return anew
 
-    def _put_away(self, key: str, state: State, now_ms: int) -> None:
+    def _new_row(self, key: str, part: Part, now_ms: int) -> State:
+        self._forget_idle(now_ms)
+        self._eviction_cursor.append(key)
+        state = state_of(part, now_ms)
+        self._rows[key] = state if isinstance(state, Bucket) else {part.limit.name: state}
+        return state
+
+    def _settled(self, key: str, state: State, now_ms: int) -> State:
         if isinstance(state, Bucket) and is_over(state, now_ms):
             self._usage.put_away(key, state, self.usage_ms)
+        state.settle(now_ms)  # no longer idle: the next part of the request may add a row, and evict idle ones
+        return state
 
-    def _put_all_away(self, key: str, states: Iterable[State]) -> None:
-        """Of buckets that there are no longer."""
+    def _put_away(self, key: str, states: Iterable[State]) -> None:
+        """The usage of buckets that are removed."""
         for state in states:
             if isinstance(state, Bucket):
                 self._usage.put_away(key, state, self.usage_ms)
 
     def _forget_idle(self, now_ms: int) -> None:
-        """Look at two rows for every new one, so that idle full ones go faster than others can come."""
+        """Look at two rows for every new one, so that idle full rows are removed faster than others are added."""
         for _ in range(min(2, len(self._eviction_cursor))):
             key = self._eviction_cursor.popleft()
             if _is_idle(_states(self._rows[key]), now_ms):
-                self._put_all_away(key, _states(self._rows.pop(key)))
+                self._put_away(key, _states(self._rows.pop(key)))
             else:
                 self._eviction_cursor.append(key)
 
@@ -136,8 +171,8 @@ class MemoryStore:
                     self._empty(key)
 
     def _empty(self, key: str) -> None:
-        self._put_all_away(key, _states(self._rows[key]))
-        self._rows[key] = {}  # the hand takes the empty row away
+        self._put_away(key, _states(self._rows[key]))
+        self._rows[key] = {}  # the eviction cursor removes the empty row
 
     def list_buckets(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
@@ -230,17 +265,15 @@ class MemoryStore:
                     found.append(UsageRow(*place, used))
         return Page(found)
 
-    def _used(self, key: str, hours: tuple[int, int]) -> dict[str, dict[int, int]]:
-        used = {name: dict(counted) for name, counted in self._usage.get(key).items()}
+    def _used(self, key: str, hours: tuple[int, int]) -> _Used:
+        used = self._usage.get(key)
         for state in _states(self._rows.get(key, {})) if self.usage_ms else ():
             if isinstance(state, Bucket) and state.used_milli:
-                counted, hour = used.setdefault(state.limit.name, {}), hour_of(state.settled_at_ms)
-                counted[hour] = counted.get(hour, 0) + state.used_milli
+                _count(used, state)
         first, after = hours
-        wanted = {
-            name: {hour: milli for hour, milli in of.items() if first <= hour < after} for name, of in used.items()
-        }
-        return {name: counted for name, counted in wanted.items() if counted}
+        for name, counted in list(used.items()):
+            used[name] = {hour: milli for hour, milli in counted.items() if first <= hour < after}
+        return {name: counted for name, counted in used.items() if counted}
 
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         assert now_ms is not None
@@ -253,7 +286,7 @@ class MemoryStore:
                 self._usage.forget_before(hour_of(now_ms - self.usage_ms))
             for key, row in self._rows.items():
                 if row and key.startswith(f"{namespace}/"):
-                    leases += _let_go(row, now_ms)
+                    leases += _free_expired(row, now_ms)
                     if _is_idle(_states(row), now_ms):
                         idle.append(key)
             for key in idle:
@@ -273,10 +306,10 @@ class MemoryStore:
         with self._alone():
             rows, records = self._rows_of(namespace), self._records_of(namespace)
             for key in rows:
-                self._rows[key] = {}  # the hand takes the empty row away
+                self._rows[key] = {}  # the eviction cursor removes the empty row
             for key in records:
                 self._remove(key)
-            return len(rows) + len(records) + self._usage.purge(namespace)
+            return len(rows) + len(records) + self._usage.remove(namespace)
 
     def _rows_of(self, namespace: str) -> list[str]:
         return [key for key, row in self._rows.items() if row and key.startswith(f"{namespace}/")]
@@ -297,8 +330,19 @@ class MemoryStore:
         pass
 
 
+def _count(used: _Used, bucket: Bucket) -> None:
+    hours = used.setdefault(bucket.limit.name, {})
+    hour = hour_of(bucket.settled_at_ms)
+    hours[hour] = hours.get(hour, 0) + bucket.used_milli
+
+
+def _forget(hours: dict[int, int], first: int) -> None:
+    for hour in [hour for hour in hours if hour < first]:
+        del hours[hour]
+
+
 def _place(key: str, namespace: str, entity_id: str | None, resource: str | None) -> tuple[str, str] | None:
-    """Entity and resource of a row, if it is wanted."""
+    """Entity and resource of a row, if it matches."""
     its_namespace, its_entity, its_resource = parse_bucket_key(key)
     wanted = its_namespace == namespace and entity_id in (None, its_entity) and resource in (None, its_resource)
     return (its_entity, its_resource) if wanted else None
@@ -312,8 +356,8 @@ def _states(row: _Row) -> Iterable[State]:
     return row.values() if isinstance(row, dict) else (row,)
 
 
-def _let_go(row: _Row, now_ms: int) -> int:
-    """How many leases have run out."""
+def _free_expired(row: _Row, now_ms: int) -> int:
+    """Free expired slots, and return how many leases held them."""
     gone = 0
     for slots in _states(row):
         if isinstance(slots, Slots):

@@ -7,108 +7,96 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
-from ...plan import Call, Plan, Sleep, run
-from ..planned import PlannedStore
-from .asking import patience_ms
-from .connect import connect
-from .driver import DriverError, Line, wait_for
-from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .notifications import hearing
-from .plans import Plans, answers_of
-from .url import Settings
-from .wire import Batch
-
-T = TypeVar("T")
+from ...plan import Call, run
+from ..server import Lost, ServerCall, ServerStore
+from .driver import DriverError, PostgresConnection, connect, wait_for
+from .exchange import Execute, Reply
+from .notifications import open_notifications
+from .plans import PostgresPlans, answers_of
+from .queries import patience_ms
+from .url import PostgresSettings
+from .wire import PostgresBatch
 
 
-class PostgresStore(PlannedStore):
+class PostgresStore(ServerStore):
     own_clock = True
+    _plans: PostgresPlans
+    _wire: _Pool
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        super().__init__(self._plans)
-        self._pool = _Pool(settings, timeout_seconds)
-        self.hearing = hearing(settings, timeout_seconds)
-
-    @property
-    def usage_ms(self) -> int:
-        return self._plans.usage_ms
-
-    @usage_ms.setter
-    def usage_ms(self, ms: int) -> None:
-        self._plans.usage_ms = ms
-
-    def _run(self, plan: Plan[T]) -> T:
-        return run(plan, _Talk(self._pool, self._plans).perform)
+    def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
+        plans = PostgresPlans(settings)
+        super().__init__(plans, _Pool(settings, plans, timeout_seconds), _PostgresCall)
+        self.notifications = open_notifications(settings, timeout_seconds)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         plans = self._plans
-        talk = _Talk(self._pool, plans)
-        encoded = Batch(batch, self.hearing.listener)
-        ask = plans.settling(encoded, now_ms, self._pool.patience_ms)
+        call = _PostgresCall(self._wire)
+        encoded = PostgresBatch(batch, self.notifications.listener)
+        execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
-            # The short cut past the plan, which only has to deal with what goes wrong.
-            first = talk.ask(ask)
+            # The shortcut past the plan, which is only needed when something goes wrong.
+            first = call.execute(execute)
             if first.__class__ is list:
                 return answers_of(encoded, first)
-        return run(plans.settle_plan(encoded, ask, first), talk.perform)
+        return run(plans.settle_plan(encoded, execute, first), call.perform)
 
     def close(self) -> None:
-        self.hearing.close()
-        self._pool.close()
+        self.notifications.close()
+        self._wire.close()
 
 
 class _Pool:
-    """Connections at rest, and leave for so many more."""
+    """Idle connections, and permits for all there may be."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: PostgresSettings, plans: PostgresPlans, timeout_seconds: float) -> None:
         self._settings = settings
+        self.plans = plans
         self.timeout_seconds = timeout_seconds
         self.patience_ms = patience_ms(int(timeout_seconds * 1000))
         self._closed = False
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._pid = os.getpid()
-        self._resting: deque[Line] = deque()
-        self._leave = threading.Semaphore(self._settings.pool)
+        self._resting: deque[PostgresConnection] = deque()
+        self._permits = threading.Semaphore(self._settings.pool)
 
-    def take(self, deadline: float) -> Line:
+    def take(self, deadline: float) -> PostgresConnection:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
-        if self._pid != os.getpid():  # the parent goes on using those
-            self._begin()
-        if not self._leave.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if self._pid != os.getpid():  # the parent still uses those connections
+            self._start()
+        if not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RateLimiterUnavailable(f"all {self._settings.pool} connections to PostgreSQL are in use")
         try:
             while self._resting:
                 try:
-                    line = self._resting.pop()
+                    connection = self._resting.pop()
                 except IndexError:  # another thread was faster
                     break
-                if not wait_for(line.fd, 0):  # it says nothing unasked, unless that it is closed
-                    return line
-                line.close()
+                if not wait_for(connection.fd, 0):  # an idle connection is readable only when it was closed
+                    return connection
+                connection.close()
             return connect(self._settings.conninfo, deadline, int(self.timeout_seconds * 1000))
         except BaseException:
-            self._leave.release()
+            self._permits.release()
             raise
 
-    def give(self, line: Line) -> None:
-        if self._closed or not line.usable:
-            line.close()
+    def give(self, connection: PostgresConnection) -> None:
+        if self._closed or not connection.usable:
+            connection.close()
         else:
-            self._resting.append(line)
-        self._leave.release()
+            self._resting.append(connection)
+        self._permits.release()
 
-    def drop(self, line: Line) -> None:
-        """One that broke. Others that rest may have been cut with it, and are looked at before use."""
-        line.close()
-        self._leave.release()
+    def drop(self, connection: PostgresConnection) -> None:
+        """Close a broken one. The idle ones may have broken with it; they are checked before use."""
+        connection.close()
+        self._permits.release()
 
     def close(self) -> None:
         self._closed = True
@@ -119,69 +107,52 @@ class _Pool:
                 break
 
 
-class _Talk:
-    """One call of the store, with its deadline."""
-
-    __slots__ = ("_deadline", "_plans", "_pool")
-
-    def __init__(self, pool: _Pool, plans: Plans) -> None:
-        self._pool = pool
-        self._plans = plans
-        self._deadline = time.monotonic() + pool.timeout_seconds
+class _PostgresCall(ServerCall):
+    __slots__ = ()
+    _wire: _Pool
 
     def perform(self, call: Call[Any]) -> Any:
-        if isinstance(call, Ask):
-            return self.ask(call)
-        if isinstance(call, TimeLeft):
-            return max(0, int((self._deadline - time.monotonic()) * 1000))
-        if isinstance(call, MoreTime):
-            self._deadline = time.monotonic() + self._pool.timeout_seconds
-            return None
-        assert isinstance(call, Sleep)
-        return time.sleep(min(call.seconds, max(self._deadline - time.monotonic(), 0)))
+        return self.execute(call) if isinstance(call, Execute) else super().perform(call)
 
-    def ask(self, ask: Ask) -> Reply:
-        line = self._pool.take(self._deadline)
+    def execute(self, execute: Execute) -> Reply:
+        connection = self._wire.take(self.deadline)
         try:
-            reply = self._converse(line, ask)
+            reply = self._converse(connection, execute)
         except BaseException:
-            self._pool.drop(line)
+            self._wire.drop(connection)
             raise
         if isinstance(reply, Lost):
-            self._pool.drop(line)
+            self._wire.drop(connection)
         else:
-            self._pool.give(line)
+            self._wire.give(connection)
         return reply
 
-    def _converse(self, line: Line, ask: Ask) -> Reply:
-        statement = ask.statement
-        prepared = self._plans.prepares and not statement.script
+    def _converse(self, connection: PostgresConnection, execute: Execute) -> Reply:
+        statement = execute.statement
+        prepared = self._wire.plans.prepares and not statement.script
         sent = False
         try:
-            if prepared and statement.name not in line.prepared:
-                line.prepare(statement)
-                reply = self._receive(line)
+            if prepared and statement.name not in connection.prepared:
+                connection.prepare(statement)
+                reply = self._receive(connection)
                 if not isinstance(reply, list):
                     return reply._replace(sent=False) if isinstance(reply, Lost) else reply
-                line.prepared.add(statement.name)
+                connection.prepared.add(statement.name)
             sent = True
-            line.send(statement, ask.parameters, prepared=prepared)
-            return self._receive(line)
+            connection.send(statement, execute.parameters, prepared=prepared)
+            return self._receive(connection)
         except DriverError as error:
             return Lost(f"closed the connection: {error}", sent=sent)
 
-    def _receive(self, line: Line) -> Reply:
-        while not line.flushed():
-            if not self._wait(line, write=True):
-                return self._late()
+    def _receive(self, connection: PostgresConnection) -> Reply:
+        while not connection.flushed():
+            if not self._wait(connection, write=True):
+                return self.late(sent=True)
         while True:
-            if not self._wait(line):
-                return self._late()
-            if line.received():
-                return line.reply()
+            if not self._wait(connection):
+                return self.late(sent=True)
+            if connection.received():
+                return connection.reply()
 
-    def _wait(self, line: Line, *, write: bool = False) -> bool:
-        return wait_for(line.fd, max(0.0, self._deadline - time.monotonic()), write=write)
-
-    def _late(self) -> Lost:
-        return Lost(f"did not answer within {self._pool.timeout_seconds:g} s", sent=True)
+    def _wait(self, connection: PostgresConnection, *, write: bool = False) -> bool:
+        return wait_for(connection.fd, max(0.0, self.deadline - time.monotonic()), write=write)

@@ -1,4 +1,4 @@
-"""The same for coroutines."""
+"""The store for coroutines."""
 
 from __future__ import annotations
 
@@ -6,80 +6,53 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from ...core.decide import Answer, Request
-from ...core.errors import PartlyAnswered, RateLimiterUnavailable
-from ...plan import Call, Plan, Sleep, arun
-from ..contract import LostThenCancelled, SettledThenCancelled
-from ..notifications import LoopHearing
-from ..planned import AsyncPlannedStore
-from .asking import patience_ms
-from .driver import DriverError, Line, host_names, wait_for, with_addresses
-from .exchange import Ask, Lost, MoreTime, Reply, TimeLeft
-from .notifications import hearing
-from .plans import Plans, answers_of
-from .url import Settings
-from .wire import Batch
-
-T = TypeVar("T")
+from ...core.errors import RateLimiterUnavailable
+from ...plan import Call, arun
+from ..notifications import LoopNotifications
+from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
+from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
+from .exchange import Execute, Reply
+from .notifications import open_notifications
+from .plans import PostgresPlans, answers_of
+from .queries import patience_ms
+from .url import PostgresSettings
+from .wire import PostgresBatch
 
 
-class AsyncPostgresStore(AsyncPlannedStore):
+class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
     own_clock = True
+    _plans: PostgresPlans
+    _wire: _AsyncPool
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self._plans = Plans(settings)
-        super().__init__(self._plans)
-        self._pool = _Pool(settings, timeout_seconds)
-        self._hearing = hearing(settings, timeout_seconds)
-        self.hearing = LoopHearing(self._hearing)
+    def __init__(self, settings: PostgresSettings, timeout_seconds: float) -> None:
+        plans = PostgresPlans(settings)
+        super().__init__(plans, _AsyncPool(settings, plans, timeout_seconds), _AsyncPostgresCall)
+        self._received = open_notifications(settings, timeout_seconds)
+        self.notifications = LoopNotifications(self._received)
 
-    @property
-    def usage_ms(self) -> int:
-        return self._plans.usage_ms
-
-    @usage_ms.setter
-    def usage_ms(self, ms: int) -> None:
-        self._plans.usage_ms = ms
-
-    async def _run(self, plan: Plan[T]) -> T:
-        return await arun(plan, _Talk(self._pool, self._plans).perform)
-
-    async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        talk = _Talk(self._pool, self._plans, to_the_end=True)
-        try:
-            answers = await self._settle(batch, now_ms, talk)
-        except Exception as error:
-            if talk.cancelled is None:
-                raise
-            if isinstance(error, PartlyAnswered):
-                raise SettledThenCancelled(error.results, talk.cancelled) from None
-            raise LostThenCancelled(talk.cancelled) from error
-        if talk.cancelled is not None:
-            raise SettledThenCancelled(answers, talk.cancelled)
-        return answers
-
-    async def _settle(self, batch: Sequence[Request], now_ms: int | None, talk: _Talk) -> list[Answer]:
+    async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncPostgresCall) -> list[Answer]:
         plans = self._plans
-        encoded = Batch(batch, self._hearing.listener)
-        ask = plans.settling(encoded, now_ms, self._pool.patience_ms)
+        encoded = PostgresBatch(batch, self._received.listener)
+        execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
-            # The short cut past the plan, which only has to deal with what goes wrong.
-            first = await talk.ask(ask)
+            # The shortcut past the plan, which is only needed when something goes wrong.
+            first = await call.execute(execute)
             if first.__class__ is list:
                 return answers_of(encoded, first)
-        return await arun(plans.settle_plan(encoded, ask, first), talk.perform)
+        return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     async def close(self) -> None:
-        self._hearing.close()
-        self._pool.close()
+        self._received.close()
+        await self._wire.close()
 
 
-class _AsyncLine(Line):
-    """A connection whose socket the event loop watches: it wakes whoever waits, and notes if the server hangs up."""
+class _AsyncConnection(PostgresConnection):
+    """A connection whose socket the event loop watches: it wakes the waiting task, and notices when it is closed."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -117,7 +90,7 @@ class _AsyncLine(Line):
             self._waiter.set_result(None)
 
     async def _sleep(self, deadline: float) -> None:
-        """Until somebody wakes us, or time is up."""
+        """Until `_wake`, or the deadline."""
         self._waiter = self._loop.create_future()
         timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._wake)
         try:
@@ -128,7 +101,7 @@ class _AsyncLine(Line):
 
     def _readable(self) -> None:
         if not self._asked:
-            self.dead = True  # it says nothing unasked, unless that it is closed
+            self.dead = True  # an idle connection is readable only when it was closed
             self._unwatch()
             return
         try:
@@ -136,36 +109,36 @@ class _AsyncLine(Line):
                 self._asked = False
                 self._wake()
         except DriverError:
-            self._hear_nothing()
+            self._lose()
 
     def _writable(self) -> None:
         try:
             if self.flushed():
                 self._loop.remove_writer(self.fd)
         except DriverError:
-            self._hear_nothing()
+            self._lose()
 
-    def _hear_nothing(self) -> None:
+    def _lose(self) -> None:
         self.dead = True
         self.results = []
         self._asked = False
         self._unwatch()
         self._wake()
 
-    async def exchange(self, deadline: float, talk: _Talk) -> Reply | None:
+    async def exchange(self, call: _AsyncPostgresCall) -> Reply | None:
         """The reply to what was sent, or None if there was none in time."""
         self._asked = True
         if not self.flushed():
             self._loop.add_writer(self.fd, self._writable)
         while self._asked:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= call.deadline:
                 return None
             try:
-                await self._sleep(deadline)
+                await self._sleep(call.deadline)
             except asyncio.CancelledError as cancelled:
-                if not talk.to_the_end:
+                if not call.to_the_end:
                     raise
-                talk.cancelled = cancelled
+                call.cancelled = cancelled
         return Lost(f"closed the connection: {self.why}", sent=True) if self.dead else self.reply()
 
     def _unwatch(self) -> None:
@@ -179,7 +152,7 @@ class _AsyncLine(Line):
 
 
 async def resolved(conninfo: str, deadline: float) -> str:
-    """With addresses for names of hosts, which libpq itself would wait for."""
+    """With addresses in place of host names, which libpq itself would block for."""
     loop = asyncio.get_running_loop()
     found: dict[str, list[str]] = {}
     for host in host_names(conninfo):
@@ -197,51 +170,51 @@ async def resolved(conninfo: str, deadline: float) -> str:
     return with_addresses(conninfo, found) if found else conninfo
 
 
-class _Pool:
-    """Connections at rest, and leave for so many more. They belong to an event loop."""
+class _AsyncPool(LoopBound):
+    """Idle connections, and a queue for when all there may be are in use."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: PostgresSettings, plans: PostgresPlans, timeout_seconds: float) -> None:
+        super().__init__()
         self._settings = settings
+        self.plans = plans
         self.timeout_seconds = timeout_seconds
         self.patience_ms = patience_ms(int(timeout_seconds * 1000))
-        self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._resting: deque[_AsyncLine] = deque()
+        self._start()
+
+    def _start(self) -> None:
+        self._resting: deque[_AsyncConnection] = deque()
         self._queue: deque[asyncio.Future[None]] = deque()
         self._used = 0
-        self._guard: AsyncGenerator[None, None] | None = None
 
-    async def take(self, deadline: float) -> _AsyncLine:
+    async def take(self, deadline: float) -> _AsyncConnection:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._resting, self._queue, self._used = loop, deque(), deque(), 0
-            self._guard = self._until_the_loop_ends()
-            await self._guard.__anext__()
+            await self._enter(loop)
         if self._used >= self._settings.pool:
-            await self._stand_in_line(deadline)
+            await self._wait_for_turn(deadline)
         self._used += 1
         try:
             while self._resting:
-                line = self._resting.pop()
-                if not line.dead and not wait_for(line.fd, 0):  # the loop may not have run since
-                    return line
-                line.close()
+                connection = self._resting.pop()
+                if not connection.dead and not wait_for(connection.fd, 0):  # the loop may not have run since
+                    return connection
+                connection.close()
             return await self._connect(deadline)
         except BaseException:
             self._leave()
             raise
 
-    async def _connect(self, deadline: float) -> _AsyncLine:
-        line = _AsyncLine(await resolved(self._settings.conninfo, deadline))
+    async def _connect(self, deadline: float) -> _AsyncConnection:
+        connection = _AsyncConnection(await resolved(self._settings.conninfo, deadline))
         try:
-            await line.connect(deadline, int(self.timeout_seconds * 1000))
+            await connection.connect(deadline, int(self.timeout_seconds * 1000))
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
-    async def _stand_in_line(self, deadline: float) -> None:
+    async def _wait_for_turn(self, deadline: float) -> None:
         assert self._loop is not None
         while self._used >= self._settings.pool:
             turn = self._loop.create_future()
@@ -268,87 +241,58 @@ class _Pool:
                 turn.set_result(None)
                 return
 
-    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        """An event loop ends the generators begun in it before it closes; later its connections could not be closed."""
-        try:
-            yield
-        finally:
-            self._hang_up()
-
-    def give(self, line: _AsyncLine) -> None:
-        if self._closed or not line.usable:
-            line.close()
+    def give(self, connection: _AsyncConnection) -> None:
+        if self._closed or not connection.usable:
+            connection.close()
         else:
-            self._resting.append(line)
+            self._resting.append(connection)
         self._leave()
 
-    def drop(self, line: _AsyncLine) -> None:
-        line.close()
+    def drop(self, connection: _AsyncConnection) -> None:
+        connection.close()
         self._leave()
 
-    def close(self) -> None:
-        self._closed = True
-        if self._loop is asyncio.get_running_loop():
-            self._hang_up()
-
-    def _hang_up(self) -> None:
+    async def _close_idle(self) -> None:
         while self._resting:
             self._resting.pop().close()
 
 
-class _Talk:
-    """One call of the store, with its deadline. `to_the_end`: once sent, it is not cancelled."""
-
-    __slots__ = ("_deadline", "_plans", "_pool", "cancelled", "to_the_end")
-
-    def __init__(self, pool: _Pool, plans: Plans, *, to_the_end: bool = False) -> None:
-        self._pool = pool
-        self._plans = plans
-        self.to_the_end = to_the_end
-        self.cancelled: asyncio.CancelledError | None = None
-        self._deadline = time.monotonic() + pool.timeout_seconds
+class _AsyncPostgresCall(AsyncServerCall):
+    _wire: _AsyncPool
 
     async def perform(self, call: Call[Any]) -> Any:
-        if isinstance(call, Ask):
-            return await self.ask(call)
-        if isinstance(call, TimeLeft):
-            return max(0, int((self._deadline - time.monotonic()) * 1000))
-        if isinstance(call, MoreTime):
-            self._deadline = time.monotonic() + self._pool.timeout_seconds
-            return None
-        assert isinstance(call, Sleep)
-        return await asyncio.sleep(min(call.seconds, max(self._deadline - time.monotonic(), 0)))
+        return await (self.execute(call) if isinstance(call, Execute) else super().perform(call))
 
-    async def ask(self, ask: Ask) -> Reply:
-        line = await self._pool.take(self._deadline)
+    async def execute(self, execute: Execute) -> Reply:
+        connection = await self._wire.take(self.deadline)
         try:
-            reply = await self._converse(line, ask)
+            reply = await self._converse(connection, execute)
         except BaseException:
-            self._pool.drop(line)
+            self._wire.drop(connection)
             raise
         if isinstance(reply, Lost):
-            self._pool.drop(line)
+            self._wire.drop(connection)
         else:
-            self._pool.give(line)
+            self._wire.give(connection)
         return reply
 
-    async def _converse(self, line: _AsyncLine, ask: Ask) -> Reply:
-        statement = ask.statement
-        prepared = self._plans.prepares and not statement.script
+    async def _converse(self, connection: _AsyncConnection, execute: Execute) -> Reply:
+        statement = execute.statement
+        prepared = self._wire.plans.prepares and not statement.script
         sent = False
         try:
-            if prepared and statement.name not in line.prepared:
-                line.prepare(statement)
-                reply = await self._exchange(line)
+            if prepared and statement.name not in connection.prepared:
+                connection.prepare(statement)
+                reply = await self._exchange(connection)
                 if not isinstance(reply, list):
                     return reply._replace(sent=False) if isinstance(reply, Lost) else reply
-                line.prepared.add(statement.name)
+                connection.prepared.add(statement.name)
             sent = True
-            line.send(statement, ask.parameters, prepared=prepared)
-            return await self._exchange(line)
+            connection.send(statement, execute.parameters, prepared=prepared)
+            return await self._exchange(connection)
         except DriverError as error:
             return Lost(f"closed the connection: {error}", sent=sent)
 
-    async def _exchange(self, line: _AsyncLine) -> Reply:
-        reply = await line.exchange(self._deadline, self)
-        return Lost(f"did not answer within {self._pool.timeout_seconds:g} s", sent=True) if reply is None else reply
+    async def _exchange(self, connection: _AsyncConnection) -> Reply:
+        reply = await connection.exchange(self)
+        return self.late(sent=True) if reply is None else reply

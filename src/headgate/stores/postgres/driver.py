@@ -1,19 +1,21 @@
-"""What both transports share of psycopg: libpq's connections without its own waiting, and what their results mean.
+"""psycopg for both transports: libpq's connections without their own waiting, and what their results mean.
 
-psycopg's pools and cursors are not used. A pool connects in the background, and when the server is away a call could
-not say why; it belongs to one event loop and survives no fork. A cursor converts values, which here are numbers and
-keys, and has no deadline.
+psycopg's pools and cursors are not used. A pool connects in the background, so that a call could not say why the server
+is unavailable; it belongs to one event loop, and does not survive a fork. A cursor has no deadline, and it converts
+values, which numbers and keys do not need.
 """
 
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from ...core.errors import RateLimiterUnavailable, StoreRefused, ValidationError
-from .exchange import Lost, Refusal, Reply, Row, Statement
+from ..server import Lost
+from .exchange import ErrorResponse, Reply, Row, Statement
 
 try:
     from psycopg import Error, conninfo, pq
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 DriverError = Error
 
-_FAREWELLS = ("57P", "08")  # what a server says before it hangs up
+_FAREWELLS = ("57P", "08")  # the server says it, and hangs up
 _UNUSABLE = (
     "authentication failed",
     "does not exist",
@@ -41,7 +43,7 @@ _UNUSABLE = (
 
 
 def check_conninfo(url: str) -> str | None:
-    """Why libpq could not read it."""
+    """Why libpq cannot parse it; None if it can."""
     try:
         conninfo.conninfo_to_dict(url)
     except Error as error:
@@ -50,7 +52,7 @@ def check_conninfo(url: str) -> str | None:
 
 
 def host_names(url: str) -> list[str]:
-    """Hosts that have to be looked up: neither addresses nor sockets, and no address is given."""
+    """Hosts that need a lookup: neither addresses nor sockets, and without `hostaddr`."""
     found = conninfo.conninfo_to_dict(url)
     hosts = str(found.get("host") or "").split(",")
     if found.get("hostaddr"):
@@ -67,30 +69,30 @@ def _is_address(host: str) -> bool:
 
 
 def with_addresses(url: str, found: Mapping[str, Sequence[str]]) -> str:
-    """The same for libpq, one host after the other, each at all its addresses."""
+    """The same conninfo with the addresses of each host."""
     given = conninfo.conninfo_to_dict(url)
     hosts = str(given["host"]).split(",")
     ports = str(given.get("port") or "").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     if len(ports) != len(hosts) or any(host.startswith(("/", "@")) for host in hosts):
-        return url  # libpq has something to say about it, or mixes sockets in
+        return url  # libpq reports the mistake, or sockets are among them
     places = [(host, address, port) for host, port in zip(hosts, ports) for address in found.get(host, [host])]
     names, addresses, chosen = (",".join(part) for part in zip(*places))
     return conninfo.make_conninfo("", **{**given, "host": names, "hostaddr": addresses, "port": chosen or None})
 
 
-class Line:
-    """A connection. Everything here returns at once: whoever uses it waits for its socket."""
+class PostgresConnection:
+    """A connection. No method blocks: the caller waits for the socket."""
 
     def __init__(self, url: str) -> None:
         self.libpq: PGconn = pq.PGconn.connect_start(url.encode())
         self.fd = -1
         self.prepared: set[bytes] = set()
-        self.direct = False  # nobody else uses its session, as they do behind PgBouncer
+        self.direct = False  # its session is not shared, as it is behind PgBouncer
         self.results: list[PGresult] = []
 
     def connects(self) -> str | None:
-        """What to wait for, "read" or "write", until it is connected. An error says why it cannot be."""
+        """What to wait for, "read" or "write"; None when it is connected. Raises if it cannot be."""
         status = self.libpq.status
         if status != pq.ConnStatus.BAD:
             step = self.libpq.connect_poll() if self.fd >= 0 else pq.PollingStatus.WRITING
@@ -107,14 +109,14 @@ class Line:
         raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {why}")
 
     def greetings(self, timeout_ms: int) -> Iterator[None]:
-        """What is said first. At each step receive all that comes."""
+        """The first statements. At each step, receive the whole reply."""
         self.say(b"SELECT pg_backend_pid()")
         yield
         reply = self.reply()
         if not isinstance(reply, list):
             raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {reply}")
         self.direct = number_in(reply) == self.libpq.backend_pid
-        if self.direct:  # whoever gives up leaves nobody behind who waits in the server
+        if self.direct:  # a call that gives up leaves nothing waiting in the server
             self.say(b"SET statement_timeout = %d" % timeout_ms)
             yield
 
@@ -143,7 +145,7 @@ class Line:
         return self.libpq.flush() == 0
 
     def received(self) -> bool:
-        """Whether all there is to be read has been. Call it when the socket can be read from."""
+        """Whether the whole reply has been read. Call it when the socket is readable."""
         self.libpq.consume_input()
         while not self.libpq.is_busy():
             result = self.libpq.get_result()
@@ -153,7 +155,7 @@ class Line:
         return False
 
     def reply(self) -> Reply:
-        """To what was sent, once all is received."""
+        """The reply, once all of it is received."""
         if not self.results:
             return Lost("closed the connection", sent=True)
         result = self.results[-1]
@@ -169,14 +171,14 @@ class Line:
         text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
         if not code or code.startswith(_FAREWELLS) or self.libpq.status == pq.ConnStatus.BAD:
             return Lost(f"closed the connection: {text or self.why}", sent=True)
-        return Refusal(code, text)
+        return ErrorResponse(code, text)
 
     @property
     def usable(self) -> bool:
         return self.libpq.status == pq.ConnStatus.OK and self.libpq.transaction_status == pq.TransactionStatus.IDLE
 
     def notices(self) -> list[str]:
-        """What was notified since the last time."""
+        """The notifications since the last call."""
         self.libpq.consume_input()
         found = []
         while (notice := self.libpq.notifies()) is not None:
@@ -196,7 +198,7 @@ def number_in(rows: list[Row]) -> int:
 if hasattr(select, "poll"):
 
     def wait_for(fd: int, seconds: float, *, write: bool = False) -> bool:
-        """Whether the socket can be read from, or written to, within so many seconds."""
+        """Whether the socket becomes readable, or writable, within so many seconds."""
         poll = select.poll()
         poll.register(fd, select.POLLOUT if write else select.POLLIN)
         return bool(poll.poll(seconds * 1000))
@@ -206,3 +208,38 @@ else:
     def wait_for(fd: int, seconds: float, *, write: bool = False) -> bool:
         found = select.select([] if write else [fd], [fd] if write else [], [], seconds)
         return bool(found[0] or found[1])
+
+
+def connect(conninfo: str, deadline: float, timeout_ms: int) -> PostgresConnection:
+    """Connect, and wait for it. `timeout_ms`: how long a statement may take in the server."""
+    connection = PostgresConnection(conninfo)
+    try:
+        while (what := connection.connects()) is not None:
+            _wait(connection, deadline, write=what == "write")
+        for _ in connection.greetings(timeout_ms):
+            _receive_all(connection, deadline)
+    except DriverError as error:
+        connection.close()
+        raise RateLimiterUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def say(connection: PostgresConnection, sql: bytes, deadline: float) -> Reply:
+    connection.say(sql)
+    _receive_all(connection, deadline)
+    return connection.reply()
+
+
+def _receive_all(connection: PostgresConnection, deadline: float) -> None:
+    while True:
+        _wait(connection, deadline)
+        if connection.received():
+            return
+
+
+def _wait(connection: PostgresConnection, deadline: float, *, write: bool = False) -> None:
+    if not wait_for(connection.fd, max(0.0, deadline - time.monotonic()), write=write):
+        raise RateLimiterUnavailable("PostgreSQL cannot be reached in time")

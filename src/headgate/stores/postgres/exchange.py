@@ -1,4 +1,4 @@
-"""The one thing the transports do: ask the server something, and bring what it replies."""
+"""What the two transports do: execute a statement, and return the server's reply."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from ...plan import Call
+from ..server import Lost
 
 Row: TypeAlias = "tuple[bytes | None, ...]"
 
@@ -20,43 +21,26 @@ class Statement:
     def __init__(self, sql: str, schema: str, *, script: bool = False) -> None:
         self.sql = in_schema(sql, schema).encode()
         self.script = script
-        # Behind PgBouncer others may have prepared something on the same connection: one name is one statement.
+        # Behind PgBouncer other clients prepare statements on the same connection: a name means one statement only.
         self.name = b"headgate_" + sha256(self.sql).hexdigest()[:24].encode()
 
 
 def in_schema(sql: str, schema: str) -> str:
-    """Our SQL names its things `headgate.something`."""
+    """Our SQL refers to its objects as `headgate.something`."""
     return sql.replace("headgate.", f'"{schema}".')
 
 
-class Refusal(NamedTuple):
+class ErrorResponse(NamedTuple):
     """An error as a reply: the server did not do it."""
 
     code: str
     text: str
 
 
-class Lost(NamedTuple):
-    """No reply. If it was `sent`, nobody knows whether it was done."""
-
-    why: str
-    sent: bool
-
-
-Reply: TypeAlias = "list[Row] | Refusal | Lost"
+Reply: TypeAlias = "list[Row] | ErrorResponse | Lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Call[Reply]):
+class Execute(Call[Reply]):
     statement: Statement
     parameters: Sequence[bytes | None] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TimeLeft(Call[int]):
-    """Milliseconds until the deadline, 0 if it is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class MoreTime(Call[None]):
-    """Begin the deadline anew: for each page of what may take long."""

@@ -1,4 +1,4 @@
-"""What the server says of itself: its version, the schema, what a crash would cost, bloat, and its time."""
+"""Health of the server: version, schema, durability, connections, bloat and clock."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import closing
 
 from ...plan import Plan
 from ..health import ClockReading, Finding
-from .asking import number_of, text_of
 from .blocking import PostgresStore
 from .exchange import Row, Statement
+from .queries import number_of, text_of
 from .schema import VERSION
-from .url import Settings, read_url
+from .url import PostgresSettings, read_url
 
 _LEAST = 130_000
 _BLOATED_BYTES = 256_000_000
@@ -38,20 +38,20 @@ def read_clock(url: str, timeout_seconds: float) -> ClockReading:
     return ClockReading(number_of(time_ms), number_of(time_ms))
 
 
-def _ask(settings: Settings, timeout_seconds: float, sql: str) -> Row:
+def _ask(settings: PostgresSettings, timeout_seconds: float, sql: str) -> Row:
     statement = Statement(sql, settings.schema)
 
     with closing(PostgresStore(settings, timeout_seconds)) as store:
 
         def plan() -> Plan[Row]:
-            yield from store._plans.ping_plan()  # to connect takes time of its own
+            yield from store._plans.ping_plan()  # so that connecting is not part of the measured time
             (row,) = yield from store._plans.rows_plan(statement)
             return row
 
         return store._run(plan())
 
 
-def _findings(facts: Row, settings: Settings) -> Iterator[Finding]:
+def _findings(facts: Row, settings: PostgresSettings) -> Iterator[Finding]:
     version, number, isolation, commit, standby, most, used, schema_version, kind, *sizes = facts
     table_bytes, index_bytes, live, dead = (number_of(size or b"0") for size in sizes)
     yield _version(text_of(version), number_of(number))

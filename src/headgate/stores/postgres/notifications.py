@@ -1,4 +1,4 @@
-"""Learning who is next in a queue for slots (functions/queue.sql): a session that listens on a channel of its own.
+"""Notifications for the slot queue (functions/queue.sql): a session that listens on a channel of its own.
 
 It holds a lock as long as it lives, so that others see whether it does. It needs a direct connection: behind PgBouncer
 in transaction mode there is none, unless the URL names one (`listen=`).
@@ -10,46 +10,45 @@ import time
 from collections.abc import Iterable
 
 from ...core.errors import RateLimiterUnavailable
-from ..notifications import Hearing, Listening
-from .connect import connect, say
-from .driver import DriverError, Line
+from ..notifications import NotificationConnection, ServerNotifications
+from .driver import DriverError, PostgresConnection, connect, say
 from .exchange import in_schema
-from .url import Settings
+from .url import PostgresSettings
 
 
-class _Session:
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self.fd = line.fd
+class _Channel:
+    def __init__(self, connection: PostgresConnection) -> None:
+        self._connection = connection
+        self.fd = connection.fd
 
-    def news(self) -> Iterable[str]:
-        return self._line.notices()
+    def received(self) -> Iterable[str]:
+        return self._connection.notices()
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
 
-def hearing(settings: Settings, timeout_seconds: float) -> Hearing:
+def open_notifications(settings: PostgresSettings, timeout_seconds: float) -> ServerNotifications:
     locks = in_schema("headgate.listener", settings.schema)
 
-    def listen(listener: str) -> Listening | None:
+    def listen(listener: str) -> NotificationConnection | None:
         if settings.listen is None:
             return None
         deadline = time.monotonic() + timeout_seconds
-        line = connect(settings.listen, deadline, int(timeout_seconds * 1000))
+        connection = connect(settings.listen, deadline, int(timeout_seconds * 1000))
         try:
-            if not line.direct:
-                line.close()
+            if not connection.direct:
+                connection.close()
                 return None
             for statement in (
                 f"SELECT pg_advisory_lock_shared(hashtext('{locks}'), hashtext('{listener}'))",
                 f'LISTEN "{listener}"',
             ):
-                if not isinstance(reply := say(line, statement.encode(), deadline), list):
-                    raise RateLimiterUnavailable(f"PostgreSQL cannot be listened to: {reply}")
+                if not isinstance(reply := say(connection, statement.encode(), deadline), list):
+                    raise RateLimiterUnavailable(f"PostgreSQL rejected {statement!r}: {reply}")
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return _Session(line)
+        return _Channel(connection)
 
-    return Hearing(listen, (DriverError,), timeout_seconds)
+    return ServerNotifications(listen, (DriverError,), timeout_seconds)

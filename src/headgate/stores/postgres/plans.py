@@ -1,4 +1,4 @@
-"""The store's methods, as plans: written once for the blocking store and for the one of coroutines."""
+"""The store's methods as plans, written once for both transports."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from ...core.decide import Answer, State
 from ...core.errors import CorruptState
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
-from ...core.records import BucketRow, Change, Check, Page, Put, Record, read_record
+from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept, read_record
 from ...core.slots import Slots
 from ...core.stored import corrupt_limit, is_sound_bucket, is_sound_limit, is_sound_slots
+from ...core.usage import HOUR_MS, UsageRow
 from ...plan import Plan
+from ..server import MoreTime
 from . import literal
-from .asking import number_of, text_of
-from .exchange import Ask, Reply, Row
-from .stored import StoredPlans, bounds_of
-from .url import Settings
-from .wire import Batch
+from .exchange import Execute, Reply, Row
+from .queries import Queries, number_of, text_of
+from .schema import FUNCTIONS, VERSION, persistence_script, setup_script
+from .url import PostgresSettings
+from .wire import PostgresBatch
 
 _PAGE = 1000
+_NUMBERS = 10_000  # in a page of usage
+_SWEPT = 1000  # keys in one transaction: others skip them
+_PURGED = 5000  # rows in one transaction: others wait for it
 
 _SETTLE = "SELECT headgate.settle($1, $2, $3, $4, $5, $6, $7, $8)"
 _TAKE = "SELECT headgate.take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
@@ -47,11 +52,41 @@ _WRITE_RECORDS = "SELECT headgate.write_records($1, $2, $3, $4, $5, $6, $7)"
 _LIST_RECORDS = f"""
 SELECT key, value, version FROM headgate.records
 WHERE {_LIVE} AND key >= $2 AND key < $3 AND key > $4 ORDER BY key LIMIT $5::bigint"""
+_LIST_USAGE = f"""
+SELECT key, limit_name, hour, sum(used_milli) FROM (
+  SELECT key, limit_name, hour, used_milli FROM headgate.usage
+  WHERE key > $1 AND key < $2 AND hour >= $3 AND hour < $4
+  UNION ALL
+  SELECT key, limit_name, settled_at_ms / {HOUR_MS}, used_milli FROM headgate.buckets
+  WHERE $5::boolean AND key > $1 AND key < $2 AND used_milli <> 0
+    AND settled_at_ms / {HOUR_MS} >= $3 AND settled_at_ms / {HOUR_MS} < $4
+) AS counted
+WHERE (key, limit_name, hour) > ($6 COLLATE "C", $7 COLLATE "C", $8::bigint)
+GROUP BY key, limit_name, hour ORDER BY key, limit_name, hour LIMIT {_NUMBERS}"""
+_SWEEP = f"SELECT buckets, leases, next FROM headgate.sweep($1, $2, $3, $4, {_SWEPT})"
+_SWEEP_USAGE = f"SELECT headgate.sweep_usage($1, $2, $3, $4, {_SWEPT})"
+_SWEEP_RECORDS = """
+WITH gone AS (
+  DELETE FROM headgate.records WHERE key IN (
+    SELECT key FROM headgate.records
+    WHERE expires_at_ms <= headgate.clock($1)
+    LIMIT 1000 FOR UPDATE SKIP LOCKED)
+  RETURNING 1)
+SELECT count(*) FROM gone"""
+_LIST_STORED = "SELECT headgate.list_stored()"
+_COUNT = """
+SELECT (SELECT count(*) FROM headgate.buckets WHERE key > $1 AND key < $2)
+  + (SELECT count(*) FROM headgate.records WHERE key > $1 AND key < $2)"""
+_LOOK = """
+SELECT to_regclass('headgate.version') IS NOT NULL,
+  (SELECT relpersistence FROM pg_class WHERE oid = to_regclass('headgate.buckets'))"""
+_PURGE = f"SELECT headgate.purge($1, $2, $3, {_PURGED})"
 
 
-class Plans(StoredPlans):
-    def __init__(self, settings: Settings) -> None:
+class PostgresPlans(Queries):
+    def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
+        self.usage_ms = 0
         self._settle = self._statement(_SETTLE)
         self._take = self._statement(_TAKE)
         self._delete = self._statement(_DELETE)
@@ -60,17 +95,29 @@ class Plans(StoredPlans):
         self._get_records = self._statement(_GET_RECORDS)
         self._write_records = self._statement(_WRITE_RECORDS)
         self._list_records = self._statement(_LIST_RECORDS)
+        self._list_usage = self._statement(_LIST_USAGE)
+        self._sweep = self._statement(_SWEEP)
+        self._sweep_usage = self._statement(_SWEEP_USAGE)
+        self._sweep_records = self._statement(_SWEEP_RECORDS)
+        self._list_stored = self._statement(_LIST_STORED)
+        self._count = self._statement(_COUNT)
+        self._purge = self._statement(_PURGE)
+        self._look = self._statement(_LOOK)
+        self._setup = self._statement(setup_script(settings.schema, unlogged=settings.unlogged), script=True)
+        self._persistence = self._statement(persistence_script(settings.unlogged), script=True)
 
     # Buckets
 
-    def settling(self, batch: Batch, now_ms: int | None, patience_ms: int) -> Ask:
+    def settling(self, batch: PostgresBatch, now_ms: int | None, patience_ms: int) -> Execute:
         given = (literal.number(now_ms), literal.number(self.usage_ms), literal.number(patience_ms))
         if batch.plain:
-            return Ask(self._take, (*given, *batch.arguments))
-        return Ask(self._settle, (*given, b"f" if batch.looks and now_ms is None else b"t", *batch.arguments))
+            return Execute(self._take, (*given, *batch.arguments))
+        return Execute(self._settle, (*given, b"f" if batch.looks and now_ms is None else b"t", *batch.arguments))
 
-    def settle_plan(self, batch: Batch, ask: Ask, first: Reply | None = None) -> Plan[list[Answer]]:
-        rows = yield from self.rows_plan(ask.statement, *ask.parameters, repeatable=batch.repeatable, first=first)
+    def settle_plan(self, batch: PostgresBatch, execute: Execute, first: Reply | None = None) -> Plan[list[Answer]]:
+        rows = yield from self.rows_plan(
+            execute.statement, *execute.parameters, repeatable=batch.repeatable, first=first
+        )
         return answers_of(batch, rows)
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
@@ -84,7 +131,7 @@ class Plans(StoredPlans):
         start, end = bounds_of(namespace, entity_id)
         bounds = ((cursor or start).encode(), end.encode())
         rows = yield from self.rows_plan(self._list_buckets, literal.number(now_ms), *bounds, b"%d" % _PAGE)
-        # Those that are as good as none count as well.
+        # Empty rows count as well.
         last = yield from self.rows_plan(self._last_key, *bounds, b"%d" % (_PAGE - 1))
         page, corrupt = list[BucketRow](), list[CorruptState]()
         for key, of_key in groupby(rows, key=lambda row: text_of(row[0])):
@@ -129,8 +176,97 @@ class Plans(StoredPlans):
         records = [_record(row) for row in rows[:limit]]
         return Page(records, records[-1].key if len(rows) > limit else None)
 
+    # Usage and namespaces
 
-def answers_of(batch: Batch, rows: list[Row]) -> list[Answer]:
+    def list_usage_plan(
+        self,
+        namespace: str,
+        entity_id: str | None,
+        resource: str | None,
+        hours: tuple[int, int],
+        cursor: str | None,
+        now_ms: int | None,
+    ) -> Plan[Page[UsageRow]]:
+        start, end = bounds_of(namespace, entity_id)
+        after_hour, after_name, after_key = (cursor or f"0  {start}").split(" ", 2)
+        rows = yield from self.rows_plan(
+            self._list_usage,
+            start.encode(),
+            end.encode(),
+            *map(literal.number, hours),
+            b"t" if self.usage_ms else b"f",
+            after_key.encode(),
+            after_name.encode(),
+            after_hour.encode(),
+        )
+        page = []
+        for key, of_key in groupby(rows, key=lambda row: text_of(row[0])):
+            _, its_entity, its_resource = parse_bucket_key(key)
+            used = _by_limit(list(of_key))
+            if resource in (None, its_resource):
+                page.append(UsageRow(its_entity, its_resource, used))
+        return Page(page, _cursor(rows[-1]) if len(rows) == _NUMBERS else None)
+
+    def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
+        buckets = leases = records = 0
+        start, end = bounds_of(namespace)
+        asked = (literal.number(now_ms), literal.number(self.usage_ms))
+        after: bytes | None = start.encode()
+        while after is not None:
+            yield from MoreTime()
+            ((full, gone, after),) = yield from self.rows_plan(self._sweep, *asked, after, end.encode())
+            buckets, leases = buckets + number_of(full), leases + number_of(gone)
+        after = start.encode() if self.usage_ms else None
+        while after is not None:
+            yield from MoreTime()
+            ((after,),) = yield from self.rows_plan(self._sweep_usage, *asked, after, end.encode())
+        expired = 1
+        while expired:
+            yield from MoreTime()
+            ((count,),) = yield from self.rows_plan(self._sweep_records, literal.number(now_ms))
+            expired = number_of(count)
+            records += expired
+        return Swept(buckets, records, leases)
+
+    def list_stored_plan(self) -> Plan[list[str]]:
+        rows = yield from self.rows_plan(self._list_stored)
+        return sorted(text_of(name) for (name,) in rows)
+
+    def count_stored_plan(self, namespace: str) -> Plan[int]:
+        ((count,),) = yield from self.rows_plan(self._count, *map(str.encode, bounds_of(namespace)))
+        return number_of(count)
+
+    def purge_plan(self, namespace: str) -> Plan[int]:
+        patience = yield from self._patience_plan()
+        ((removed,),) = yield from self.rows_plan(self._purge, patience, *map(str.encode, bounds_of(namespace)))
+        return number_of(removed)
+
+    # Setup
+
+    def setup_plan(self) -> Plan[None]:
+        """If all is there, nothing is created, so that a role without that right can call it."""
+        ((there, kind),) = yield from self.rows_plan(self._look, checks=False)
+        version, functions = (yield from self._version_plan()) if there == b"t" else (0, 0)
+        if version < VERSION or (version == VERSION and functions < FUNCTIONS):
+            yield from MoreTime()
+            yield from self.rows_plan(self._setup, checks=False)
+        elif self._settings.unlogged not in (None, kind == b"u"):
+            yield from MoreTime()
+            yield from self.rows_plan(self._persistence, checks=False)
+        yield from self.check_plan()
+
+    def ping_plan(self) -> Plan[None]:
+        yield from self.check_plan()
+
+
+def bounds_of(namespace: str, entity_id: str | None = None) -> tuple[str, str]:
+    """All keys of a namespace, or all buckets of an entity, are between these."""
+    if entity_id is None:
+        return f"{namespace}/", f"{namespace}0"
+    return f"{namespace}/{entity_id}#", f"{namespace}/{entity_id}$"
+
+
+def answers_of(batch: PostgresBatch, rows: list[Row]) -> list[Answer]:
     ((reply,),) = rows
     assert reply is not None
     return batch.answers(literal.read_numbers(reply))
@@ -146,7 +282,7 @@ def _record(row: Row) -> Record:
 
 
 def _state(row: Row) -> State:
-    """The bucket or slots of a row, settled."""
+    """The settled bucket or slots of a row."""
     key, name, *numbers, held = row
     capacity_milli, refill_milli, period_ms, *state, now_ms = map(number_of, numbers)
     if not is_sound_limit(capacity_milli, refill_milli, period_ms):
@@ -168,3 +304,15 @@ def _state(row: Row) -> State:
         found = Slots(limit, settled_at_ms, leases, blocked_until_ms, revision)
     found.settle(now_ms)
     return found
+
+
+def _by_limit(rows: list[Row]) -> dict[str, dict[int, int]]:
+    used: dict[str, dict[int, int]] = {}
+    for _, name, hour, milli in rows:
+        used.setdefault(text_of(name), {})[number_of(hour)] = number_of(milli)
+    return used
+
+
+def _cursor(row: Row) -> str:
+    key, name, hour, _ = row
+    return f"{number_of(hour)} {text_of(name)} {text_of(key)}"

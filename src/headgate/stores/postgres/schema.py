@@ -1,9 +1,9 @@
-"""The schema: what `setup` makes, and the two numbers that tell clients whether it is theirs.
+"""The schema: what `setup` creates, and the two numbers by which clients recognize it.
 
-Each file of migrations/ is one step, done once, in order. Tables of another version are nobody else's; one that older
-clients need not know of is made with the functions. Functions of a
-later revision take the same arguments and give the same replies, so that older clients go on with them: an upgrade is
-`setup`, and then the clients one by one.
+Each file of migrations/ is one step, done once, in order. Clients use only tables of their own version. A table that
+older clients need not know is created with the functions. Functions of a later revision take the same arguments and
+give the same replies, so that older clients can use them: to upgrade, run `setup`, and then upgrade the clients one by
+one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import lru_cache
 from importlib.resources import files
 
 VERSION = 1  # of the last file in migrations/
-FUNCTIONS = 3  # whoever changes what a function does adds one; whoever changes how it is called adds a migration
+FUNCTIONS = 3  # add one to change what a function does; add a migration to change how it is called
 _FUNCTIONS = ("clock", "queue", "slots", "usage", "settle", "take", "records", "removal")
 
-# All in one transaction. Of several who begin at once, the others find it done.
+# All in one transaction. When several clients start at once, one does it, and the others find it done.
 _SCRIPT = """
 SELECT pg_advisory_xact_lock(hashtext('headgate.setup'));
 DO $headgate$
@@ -62,7 +62,7 @@ def setup_script(schema: str, *, unlogged: bool | None) -> str:
 
 
 def persistence_script(unlogged: bool | None) -> str:
-    """What makes tables that are there already the kind that is wanted: nothing, if they are."""
+    """Makes existing tables logged or unlogged; empty if they stay as they are."""
     if unlogged is None:
         return ""
     kind = "UNLOGGED" if unlogged else "LOGGED"

@@ -1,4 +1,4 @@
-"""The URLs of PostgreSQL: libpq's own, with a few options of ours taken out."""
+"""The URLs of PostgreSQL: libpq's own, plus a few options of ours."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _POOL = 10
 
 
 @dataclass(frozen=True)
-class Settings:
-    """`conninfo` is for libpq. `unlogged`: how `setup` makes the tables; None: as they are. `listen`: where to hear of
-    slots that come free, None if nowhere."""
+class PostgresSettings:
+    """`conninfo` is for libpq. `unlogged`: how `setup` creates the tables; None: as they are. `listen`: where to
+    listen for free slots; None: nowhere."""
 
     url: str = field(repr=False)
     conninfo: str = field(repr=False)
@@ -29,7 +29,7 @@ class Settings:
     listen: str | None = field(default=None, repr=False)
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> PostgresSettings:
     options, conninfo = _split(url)
     why = check_conninfo(conninfo)
     if why:
@@ -40,7 +40,7 @@ def read_url(url: str) -> Settings:
     pool = options.get("pool", str(_POOL))
     if not (pool.isascii() and pool.isdigit() and 0 < int(pool) <= 1000):
         raise _wrong(url, f"pool={pool!r}; write how many connections one process may have, from 1 to 1000")
-    return Settings(
+    return PostgresSettings(
         url=url,
         conninfo=conninfo,
         schema=schema,

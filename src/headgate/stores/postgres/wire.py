@@ -1,7 +1,7 @@
 """A batch as one call of settle.sql, and its reply as answers.
 
-Equal requests for the same buckets become one entry with a count: of equal requests at one moment the first so many
-pass, and the others do not. A request for slots is an entry of its own, with its lease.
+Equal requests for the same buckets become one entry with a count: of equal requests at one moment, the first ones pass,
+and the rest do not. A request for slots is an entry of its own, with its lease.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request
 from ...core.limit import Limit
 from ...core.slots import OVERTAKES, Slots
-from ..replies import read_answers, told_limit, told_slots
+from ..replies import read_answers, stored_limit, stored_slots
 from . import literal
 
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
 
 
 class _Entry:
-    """Equal requests. `members` are their places in the batch."""
+    """Equal requests. `members`: their indexes in the batch."""
 
     __slots__ = ("members", "request")
 
@@ -28,18 +28,17 @@ class _Entry:
         self.members = [member]
 
 
-class Batch:
-    """`arguments` is all but the time, how long usage is kept, and for how long to wait. `plain`: it is all takes from
-    one bucket, for take.sql.
+class PostgresBatch:
+    """An encoded batch. `arguments`: all but the time, how long usage is kept, and how long to wait for locks.
+    `plain`: it only takes from one bucket, for take.sql. `looks`: it changes nothing.
 
-    `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much. `looks`: it changes
-    nothing.
+    `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
     """
 
     __slots__ = ("_entries", "_size", "arguments", "looks", "plain", "repeatable")
 
     def __init__(self, requests: Sequence[Request], listener: str = "") -> None:
-        """`listener`: the name under which this process hears about its waiters for slots, or nothing."""
+        """`listener`: the name under which the server notifies this process of free slots; empty if it cannot."""
         self._entries = _merged(requests)
         self._size = len(requests)
         self.plain = len(self._entries) == 1 and _is_plain(requests[0])
@@ -57,7 +56,7 @@ def _is_plain(request: Request) -> bool:
 
 
 def _is_repeatable(request: Request) -> bool:
-    # Slots that were taken twice would be renewed twice, and given back once.
+    # Slots that were taken twice would be renewed twice, but given back once.
     return request.mode in (PEEK, LOWER, RENEW) or (request.mode is TAKE and not _has_slots(request.parts))
 
 
@@ -77,7 +76,7 @@ def _merged(requests: Sequence[Request]) -> list[_Entry]:
 
 
 def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
-    """If nothing that came in between is about any of its keys, it may as well have come before."""
+    """It may move next to an equal request, if no request in between has any of its keys."""
     keys = request.keys
     return (
         keys == entry.request.keys
@@ -87,7 +86,7 @@ def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> boo
 
 
 def _are_equal(request: Request, other: Request) -> bool:
-    """Of one kind, and such that it does not matter which is which."""
+    """Of one kind, and interchangeable."""
     mode, _, parts, max_wait_ms, _, _, lease_id, _ = request
     return (
         mode is other.mode
@@ -107,11 +106,11 @@ def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
     ((level, limit, amount_milli, revision),) = request.parts
     shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
     numbers = (len(entry.members), *shape, amount_milli, revision)
-    return (request.keys[level].encode(), limit.name.encode(), *(b"%d" % number for number in numbers))
+    return (request.keys[level].encode(), limit.name.encode(), *[b"%d" % number for number in numbers])
 
 
 def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
-    places = sorted({place for entry in entries for place in _places(entry.request)})
+    places = _places(entries)
     numbers = {place: number for number, place in enumerate(places, 1)}  # PostgreSQL counts from one
     asked: list[int] = []
     leases: list[str] = []
@@ -131,39 +130,18 @@ def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
     return (*keys_and_names, literal.numbers(asked), literal.texts(leases))
 
 
-def _places(request: Request) -> list[tuple[str, str]]:
-    return [(request.keys[part.level], part.limit.name) for part in request.parts]
+def _places(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
+    """Key and limit name of each bucket, once, in the order in which settle.sql locks them."""
+    requests = [entry.request for entry in entries]
+    return sorted({(request.keys[part.level], part.limit.name) for request in requests for part in request.parts})
 
 
-def _bucket(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    tokens_milli: int,
-    settled_at_ms: int,
-    remainder: int,
-    blocked_until_ms: int,
-    revision: int,
-    _: int,
-) -> Bucket:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
-    return Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
+def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
+    *numbers, _ = state
+    return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), *numbers)
 
 
-def _slots(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    held_milli: int,
-    settled_at_ms: int,
-    fits_at_ms: int,
-    blocked_until_ms: int,
-    revision: int,
-    own_milli: int,
-) -> Slots:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
-    return told_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
+def _slots(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Slots:
+    held_milli, *rest, own_milli = state
+    limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
+    return stored_slots(limit, lease_id, held_milli, own_milli, *rest)

@@ -1,19 +1,20 @@
-"""`redis://` and its relatives (url.py): a store on Redis or Valkey: a server, one watched by sentinels, or a cluster.
+"""`redis://` and its relatives (url.py): a store on Redis or Valkey: one server, one with sentinels, or a cluster.
 
-The limits are settled where the state is, by one script (settle.lua), for a whole batch in one round trip.
+The limits are settled next to the state, by one script (settle.lua), a whole batch in one round trip.
 """
 
 from __future__ import annotations
 
-from . import driver as driver  # before what needs redis-py: it says where that comes from
+from ..contract import AsyncStore, Store
+from . import driver as driver  # first: if redis-py is missing, it says how to install it
 from .blocking import RedisStore
 from .coroutines import AsyncRedisStore
 from .url import read_url
 
 
-def open_blocking(url: str, timeout_seconds: float) -> RedisStore:
+def open_blocking(url: str, timeout_seconds: float) -> Store:
     return RedisStore(read_url(url), timeout_seconds)
 
 
-def open_async(url: str, timeout_seconds: float) -> AsyncRedisStore:
+def open_async(url: str, timeout_seconds: float) -> AsyncStore:
     return AsyncRedisStore(read_url(url), timeout_seconds)

@@ -6,78 +6,66 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from redis import connection as redis_connection
 from redis import exceptions
 
 from ...core.decide import Answer, Request
-from ...plan import Call, Plan, Sleep, run
-from ..planned import PlannedStore
+from ...plan import Call, run
+from ..server import Lost, ServerCall, ServerStore
 from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
-from .exchange import Arguments, Exchange, HangUp, Lost, MoreTime, Replies, Send
-from .notifications import hearing
-from .plans import Plans
-from .url import Address, Settings
-
-T = TypeVar("T")
+from .exchange import Arguments, HangUp, Pipeline, Replies, SendPipelines
+from .notifications import open_notifications
+from .plans import RedisPlans
+from .url import Address, RedisSettings
 
 
-class RedisStore(PlannedStore):
+class RedisStore(ServerStore):
     own_clock = True
+    _plans: RedisPlans
+    _wire: _RedisWire
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        self.hearing = hearing(settings, lambda: self._plans.one_server, timeout_seconds)
-        self._plans = Plans(settings, lambda: self.hearing.listener)
-        super().__init__(self._plans)
-        self._wire = _Wire(settings, timeout_seconds)
-
-    @property
-    def usage_ms(self) -> int:
-        return self._plans.usage_ms
-
-    @usage_ms.setter
-    def usage_ms(self, ms: int) -> None:
-        self._plans.keep_usage(ms)
-
-    def _run(self, plan: Plan[T]) -> T:
-        return run(plan, _Talk(self._wire).perform)
+    def __init__(self, settings: RedisSettings, timeout_seconds: float) -> None:
+        self.notifications = open_notifications(settings, lambda: self._plans.router.one_server, timeout_seconds)
+        plans = RedisPlans(settings, lambda: self.notifications.listener)
+        super().__init__(plans, _RedisWire(settings, timeout_seconds), _RedisCall)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
-        address = self._plans.one_server
+        address = self._plans.router.one_server
         if address is None:
             return self._run(self._plans.settle_plan(batch, now_ms))
         encoded = self._plans.encoder.encode(batch, now_ms)
         if not encoded.repeatable:
             return self._run(self._plans.settle_encoded_plan(encoded))
-        # The short cut past the plan, which only has to deal with what goes wrong.
-        talk = _Talk(self._wire)
-        reply = talk.ask(address, encoded.arguments)
+        # The shortcut past the plan, which is only needed when something goes wrong.
+        call = _RedisCall(self._wire)
+        reply = call.send_one(address, encoded.arguments)
         if reply.__class__ is list:
             return encoded.answers(reply)
         first: Replies = reply if isinstance(reply, Lost) else [reply]
-        return run(self._plans.settle_encoded_plan(encoded, [first]), talk.perform)
+        return run(self._plans.settle_encoded_plan(encoded, [first]), call.perform)
 
     def close(self) -> None:
-        self.hearing.close()
+        self.notifications.close()
         self._wire.close()
 
 
-class _Wire:
-    """Connections at rest, by server."""
+class _RedisWire:
+    """Idle connections, by server."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: RedisSettings, timeout_seconds: float) -> None:
         self._settings = settings
         self.timeout_seconds = timeout_seconds
         self._pid = os.getpid()
         self._resting: dict[Address, deque[tuple[Any, float]]] = {}
         self._closed = False
 
-    def take(self, send: Send, deadline: float) -> Any:
+    def take(self, pipeline: Pipeline, deadline: float) -> Any:
         """A connection to the server. Raises redis-py's exceptions: nothing was sent."""
-        if self._pid != os.getpid():  # the parent goes on using those
+        if self._pid != os.getpid():  # the parent still uses those connections
             self._pid, self._resting = os.getpid(), {}
-        resting = self._resting.get(send.address)
+        resting = self._resting.get(pipeline.address)
         while resting:
             try:
                 found, _ = resting.pop()
@@ -88,13 +76,15 @@ class _Wire:
             found.disconnect()
         left = max(deadline - time.monotonic(), 0.001)
         timeouts = {"socket_connect_timeout": left, "socket_timeout": left}
-        made = connection(redis_connection, self._settings, send.address, to_sentinel=send.to_sentinel, **timeouts)
+        made = connection(
+            redis_connection, self._settings, pipeline.address, to_sentinel=pipeline.to_sentinel, **timeouts
+        )
         made.connect()
         made._sock.settimeout(self.timeout_seconds)  # redis-py has no other way to say it after connecting
         return made
 
     def take_at_rest(self, address: Address) -> Any:
-        """A connection that was used a moment ago, or None. The server may have closed it: nobody looks."""
+        """A connection that was used a moment ago, or None. The server may have closed it: that is not checked."""
         resting = self._resting.get(address)
         if not resting or self._pid != os.getpid():
             return None
@@ -133,43 +123,35 @@ class _Wire:
 
 def _is_dead(resting: Any) -> bool:
     try:
-        return bool(resting.can_read(timeout=0))  # it says nothing unasked, unless that it is closed
+        return bool(resting.can_read(timeout=0))  # an idle connection is readable only when it was closed
     except (exceptions.RedisError, OSError):
         return True
 
 
-class _Talk:
-    """One call of the store, with its deadline."""
-
-    __slots__ = ("_deadline", "_wire")
-
-    def __init__(self, wire: _Wire) -> None:
-        self._wire = wire
-        self._deadline = time.monotonic() + wire.timeout_seconds
+class _RedisCall(ServerCall):
+    __slots__ = ()
+    _wire: _RedisWire
 
     def perform(self, call: Call[Any]) -> Any:
-        if isinstance(call, Exchange):
-            until = min(self._deadline, time.monotonic() + self._left() * call.share)
-            # To connect to one that hangs must not use up the time of the others.
-            share = 0.5 if len(call.sends) > 1 else 1
-            begun = [(send, self._send(send, until, share)) for send in call.sends]
+        if isinstance(call, SendPipelines):
+            until = min(self.deadline, time.monotonic() + self.left * call.share)
+            # Connecting to a server that hangs must not use up the time of the others.
+            share = 0.5 if len(call.pipelines) > 1 else 1
+            begun = [(pipeline, self._send(pipeline, until, share)) for pipeline in call.pipelines]
             return [
-                used if isinstance(used, (Lost, list)) else self._receive(send, used, until) for send, used in begun
+                used if isinstance(used, (Lost, list)) else self._receive(pipeline, used, until)
+                for pipeline, used in begun
             ]
-        if isinstance(call, MoreTime):
-            self._deadline = time.monotonic() + self._wire.timeout_seconds
-            return None
         if isinstance(call, HangUp):
             return self._wire.hang_up(call.address)
-        assert isinstance(call, Sleep)
-        return time.sleep(min(call.seconds, max(self._left(), 0)))
+        return super().perform(call)
 
-    def ask(self, address: Address, arguments: Arguments) -> Any:
-        """The reply to one command, or Lost: an exchange, with nothing in the way as long as all goes well."""
+    def send_one(self, address: Address, arguments: Arguments) -> Any:
+        """The reply to one command, or Lost: `perform`, without its overhead while all goes well."""
         used = self._wire.take_at_rest(address)
-        send = Send(address, (arguments,))
+        pipeline = Pipeline(address, (arguments,))
         if used is None:
-            (replies,) = self.perform(Exchange((send,)))
+            (replies,) = self.perform(SendPipelines((pipeline,)))
             return replies if isinstance(replies, Lost) else replies[0]
         try:
             used.send_packed_command((pack_command(arguments),), check_health=False)
@@ -180,40 +162,37 @@ class _Talk:
             used.disconnect()
             return reply_error(error)
         except (exceptions.RedisError, OSError) as error:
-            return self._broken(send, used, error)
+            return self._broken(pipeline, used, error)
         except BaseException:
             used.disconnect()
             raise
         self._wire.rest(address, used)
         return reply
 
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
-
-    def _send(self, send: Send, until: float, share: float) -> Any:
-        """The connection that the replies will come on, or what became of it instead."""
-        if self._left() <= 0:
-            return self._late(sent=False)
+    def _send(self, pipeline: Pipeline, until: float, share: float) -> Any:
+        """The connection that the replies will come on, or their replacement."""
+        if self.left <= 0:
+            return self.late(sent=False)
         try:
             now = time.monotonic()
-            used = self._wire.take(send, now + (until - now) * share)
+            used = self._wire.take(pipeline, now + (until - now) * share)
         except NOT_LET_IN as error:
-            return [reply_error(error)] * len(send.commands)
+            return [reply_error(error)] * len(pipeline.commands)
         except (exceptions.RedisError, OSError) as error:
-            return Lost(f"cannot be reached: {error}", sent=False, late=self._left() <= 0)
+            return Lost(f"cannot be reached: {error}", sent=False, late=self.left <= 0)
         try:
-            used.send_packed_command(packed(send.commands), check_health=False)
+            used.send_packed_command(packed(pipeline.commands), check_health=False)
         except (exceptions.RedisError, OSError) as error:
-            return self._broken(send, used, error)
+            return self._broken(pipeline, used, error)
         except BaseException:
             used.disconnect()
             raise
         return used
 
-    def _receive(self, send: Send, used: Any, until: float) -> Replies:
+    def _receive(self, pipeline: Pipeline, used: Any, until: float) -> Replies:
         replies: list[Any] = []
         try:
-            for _ in send.commands:
+            for _ in pipeline.commands:
                 left = until - time.monotonic()
                 if left < 0.9 * self._wire.timeout_seconds and not used.can_read(timeout=max(left, 0)):
                     raise exceptions.TimeoutError
@@ -223,21 +202,18 @@ class _Talk:
                     replies.append(reply_error(error))
         except REFUSALS as error:
             used.disconnect()
-            return replies + [reply_error(error)] * (len(send.commands) - len(replies))
+            return replies + [reply_error(error)] * (len(pipeline.commands) - len(replies))
         except (exceptions.RedisError, OSError) as error:
-            return self._broken(send, used, error)
+            return self._broken(pipeline, used, error)
         except BaseException:
             used.disconnect()
             raise
-        self._wire.rest(send.address, used)
+        self._wire.rest(pipeline.address, used)
         return replies
 
-    def _broken(self, send: Send, used: Any, error: Exception) -> Lost:
+    def _broken(self, pipeline: Pipeline, used: Any, error: Exception) -> Lost:
         used.disconnect()
-        self._wire.hang_up(send.address)
+        self._wire.hang_up(pipeline.address)
         if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
-            return self._late(sent=True)
-        return Lost(f"closed the connection: {error}", sent=True, late=self._left() <= 0)
-
-    def _late(self, *, sent: bool) -> Lost:
-        return Lost(f"did not answer within {self._wire.timeout_seconds:g} s", sent=sent, late=self._left() <= 0)
+            return self.late(sent=True)
+        return Lost(f"closed the connection: {error}", sent=True, late=self.left <= 0)

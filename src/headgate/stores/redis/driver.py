@@ -1,4 +1,4 @@
-"""What the two transports share of redis-py: how to connect, and what its exceptions mean."""
+"""redis-py for both transports: how to connect, and what its exceptions mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.errors import ValidationError
 from .exchange import Arguments, ReplyError
-from .url import Address, Settings
+from .url import Address, RedisSettings
 
 try:
     import hiredis
@@ -17,8 +17,8 @@ except ImportError as error:
 
 pack_command: Callable[[Arguments], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared for one word
 
-# A connection that rested for no longer may be used without a look whether the server has closed it, for what may be
-# repeated.
+# A connection that was idle for less may be used without checking whether the server has closed it, for a command that
+# may be repeated.
 RESTED_SECONDS = 1.0
 
 _CODES: dict[type[Exception], str] = {
@@ -28,14 +28,14 @@ _CODES: dict[type[Exception], str] = {
     exceptions.MovedError: "MOVED",
     exceptions.AskError: "ASK",
     exceptions.TryAgainError: "TRYAGAIN",
-    exceptions.MasterDownError: "MASTERDOWN",  # before that of which it is a kind
+    exceptions.MasterDownError: "MASTERDOWN",  # before its base class
     exceptions.ClusterDownError: "CLUSTERDOWN",
     exceptions.BusyLoadingError: "LOADING",
     exceptions.NoPermissionError: "NOPERM",
 }
 
 
-def connection(module: Any, settings: Settings, address: Address, *, to_sentinel: bool, **timeouts: Any) -> Any:
+def connection(module: Any, settings: RedisSettings, address: Address, *, to_sentinel: bool, **timeouts: Any) -> Any:
     """A connection of redis-py, not connected yet. `module` is redis.connection or redis.asyncio.connection."""
     options: dict[str, Any] = {"protocol": 2, **timeouts}
     if to_sentinel:
@@ -51,19 +51,19 @@ def connection(module: Any, settings: Settings, address: Address, *, to_sentinel
     return module.SSLConnection(**options, **settings.tls)
 
 
-# Error replies that redis-py takes for a broken connection, and closes it.
+# Error replies after which redis-py closes the connection.
 REFUSALS = (exceptions.BusyLoadingError, exceptions.AuthenticationError)
-# The same while it connects, and what the server says to the number of the database.
+# The same while connecting, and a wrong number of the database.
 NOT_LET_IN = (*REFUSALS, exceptions.ResponseError)
 
 
 def packed(commands: Sequence[Arguments]) -> list[bytes]:
-    """As they go over the wire. The connections of redis-py can do it too, those for coroutines in slow Python."""
+    """As they are sent. The connections of redis-py could do it too, but those for coroutines in slow Python."""
     return [pack_command(command) for command in commands]
 
 
 def reply_error(error: Exception) -> ReplyError:
-    """redis-py's exception for an error reply. It keeps the reply's code as a class, or as the first word."""
+    """From redis-py's exception for an error reply. The code is its class, or the first word of its text."""
     text = str(error)
     if isinstance(error, exceptions.AuthenticationError):
         return ReplyError("NOAUTH" if "required" in text else "WRONGPASS", text)
@@ -71,6 +71,6 @@ def reply_error(error: Exception) -> ReplyError:
         if isinstance(error, kind):
             return ReplyError(code, text.removeprefix(f"{code} "))
     if any(f" -{code} " in text for code in ("READONLY", "OOM", "NOREPLICAS")):
-        text = text[text.rindex(" -") + 2 :]  # Redis 6 tells what a script ran into in the middle of the text
+        text = text[text.rindex(" -") + 2 :]  # Redis 6 puts the error of a script in the middle of the text
     code, _, rest = text.partition(" ")
     return ReplyError(code, rest) if code.isupper() and code.isalpha() else ReplyError("ERR", text)

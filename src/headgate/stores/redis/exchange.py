@@ -1,4 +1,4 @@
-"""The one thing the transports do: send commands to servers, and bring what they reply."""
+"""What the two transports do: send commands to servers, and return their replies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call
+from ..server import Lost
 from .url import Address
 
 # No numbers: hiredis runs Python code to pack one, and crashes if a signal handler raises in it.
@@ -21,22 +22,14 @@ class ReplyError(NamedTuple):
     text: str
 
 
-class Lost(NamedTuple):
-    """No reply. If it was `sent`, nobody knows whether it was done. `late`: there is no time left for more."""
-
-    why: str
-    sent: bool
-    late: bool = False
-
-
 class Unconfirmed(NamedTuple):
-    """A reply that came, to a write that too few replicas have confirmed: a failover may undo it."""
+    """The reply to a write that too few replicas have confirmed: a failover may undo it."""
 
     reply: Any
     error: RateLimiterUnavailable
 
 
-class Send(NamedTuple):
+class Pipeline(NamedTuple):
     """Commands for one server, on one connection, without waiting in between."""
 
     address: Address
@@ -48,20 +41,15 @@ Replies: TypeAlias = "list[Any] | Lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange(Call[list[Replies]]):
-    """All at once; the replies to each, or why there are none. `share`: of the time that is left."""
+class SendPipelines(Call[list[Replies]]):
+    """All at once. Returns the replies to each, or why there are none. `share`: of the time that is left."""
 
-    sends: Sequence[Send]
+    pipelines: Sequence[Pipeline]
     share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class MoreTime(Call[None]):
-    """Begin the deadline anew: what was taken has to be given back, even if the time was spent in taking it."""
-
-
-@dataclass(frozen=True, slots=True)
 class HangUp(Call[None]):
-    """Close the connections to a server that are not in use: the next one may lead elsewhere."""
+    """Close the idle connections to a server: its address may lead elsewhere now."""
 
     address: Address

@@ -1,4 +1,4 @@
-"""What the servers say of themselves: their version, whether they forget, and their time."""
+"""Health of the servers: version, eviction, persistence and clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from ..health import ClockReading, Finding
 from .blocking import RedisStore
-from .router import Command, Router, raised
-from .url import Settings, read_url
+from .router import RedisCommand, Router, raised
+from .url import RedisSettings, read_url
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def examine(url: str, timeout_seconds: float) -> list[Finding]:
     servers = _run(settings, timeout_seconds, _info_plan(Router(settings)))
     if not all(servers):
         advice = "let the user run INFO, or look at the server by other means"
-        return [Finding("server", "warn", "it does not tell this user its version and settings", advice)]
+        return [Finding("server", "warn", "this user may not read its version and settings", advice)]
     return [finding for info in servers for finding in _findings(info)]
 
 
@@ -35,15 +35,15 @@ def read_clock(url: str, timeout_seconds: float) -> ClockReading:
     return ClockReading(min(times), max(times))
 
 
-def _run(settings: Settings, timeout_seconds: float, plan: Plan[T]) -> T:
+def _run(settings: RedisSettings, timeout_seconds: float, plan: Plan[T]) -> T:
     with closing(RedisStore(settings, timeout_seconds)) as store:
         return store._run(plan)
 
 
 def _info_plan(router: Router) -> Plan[list[dict[str, str]]]:
-    """Of each primary, by name; of one that does not say, nothing."""
+    """INFO of each primary, by name; empty if this user may not read it."""
     slots = yield from router.primaries_plan()
-    questions = [Command(("INFO", section), slot) for slot in slots for section in _SECTIONS]
+    questions = [RedisCommand(("INFO", section), slot) for slot in slots for section in _SECTIONS]
     replies = yield from router.deliver_plan(questions)
     parts = [{} if isinstance(reply, RateLimiterUnavailable) else _pairs(reply) for reply in replies]
     return [
@@ -54,8 +54,10 @@ def _info_plan(router: Router) -> Plan[list[dict[str, str]]]:
 
 def _time_plan(router: Router) -> Plan[list[int]]:
     slots = yield from router.primaries_plan()
-    yield from router.deliver_plan([Command(("PING",), slot) for slot in slots])  # to connect takes time of its own
-    replies = yield from router.deliver_plan([Command(("TIME",), slot) for slot in slots])
+    yield from router.deliver_plan(
+        [RedisCommand(("PING",), slot) for slot in slots]
+    )  # to connect takes time of its own
+    replies = yield from router.deliver_plan([RedisCommand(("TIME",), slot) for slot in slots])
     times = []
     for reply in replies:
         if isinstance(reply, RateLimiterUnavailable):

@@ -1,18 +1,18 @@
-"""What is where in Redis, and in which slot of a cluster.
+"""The keys in Redis, and their slots in a cluster.
 
     headgate:{namespace}:entity#resource        all buckets of an entity on a resource (settle.lua)
-    headgate:{namespace}:entity#resource#limit  who holds slots of a concurrent limit, by when they run out (row.lua)
+    headgate:{namespace}:entity#resource#limit  the holders of slots of a concurrent limit, by expiry (row.lua)
     headgate:{namespace}:entity#resource#limit#amounts
-                                                how much those hold who hold other than one slot
+                                                the amounts of holders of other than one slot
     headgate:{namespace}:entity#resource#limit#waiting
-                                                who waits for slots, in order (queue.lua)
-    headgate:{namespace}:entity#resource##week  what was used in the hours that are over (row.lua)
+                                                the waiters for slots, in order (queue.lua)
+    headgate:{namespace}:entity#resource##week  the usage of past hours (row.lua)
     headgate:{namespace}:records                records by key (write.lua)
     headgate:{namespace}:records:keys           their keys in order
     headgate:{namespace}:records:expiring       when they expire
-    headgate:{...}:birth                        since when the store remembers, for a cold start
+    headgate:{...}:birth                        when the store was first used, for a cold start
 
-What is in braces decides the slot. A cluster has each entity in a slot of its own, or a tenant, or the namespace.
+The text in braces decides the slot. `together` says whether an entity, a tenant or the namespace shares a slot.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Keys:
         return f"headgate:{namespace}:{{{tag}}}{inside}{after}"
 
     def pattern(self, namespace: str, entity_id: str | None, resource: str | None) -> str:
-        """What SCAN has to match; in no identifier is anything that a pattern gives a meaning to."""
+        """The pattern for SCAN. No identifier has a character that is special in a pattern."""
         if entity_id is None and self._together == "tenant":
             return f"headgate:{namespace}:{{*}}*#{resource or '*'}"
         return self.row(f"{namespace}/{entity_id or '*'}#{resource or '*'}")
@@ -78,7 +78,7 @@ class Keys:
 
 
 def namespace_of(key: str) -> str | None:
-    """Whose a row, what is beside it, or a place of records is; None if the key is another, like that of the birth."""
+    """The namespace of a row, of a key beside it, or of records; None for another key, like that of the birth."""
     found = _OF_A_NAMESPACE.match(key)
     return found[1] or found[2] if found else None
 
@@ -105,5 +105,5 @@ def _tags() -> dict[int, str]:
 
 
 def tag_of_slot(slot: int) -> str:
-    """The smallest number that lies in a slot."""
+    """The smallest number whose slot it is."""
     return _tags()[slot]

@@ -1,6 +1,6 @@
-"""Learning who is next in a queue for slots (queue.lua): a subscription to the channel of a listener.
+"""Notifications for the slot queue (queue.lua): a subscription to the channel of a listener.
 
-A cluster has none: its nodes count only their own subscribers, and would take the others for dead.
+A cluster has none: its nodes count only their own subscribers, and would consider the others dead.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from redis import connection as redis_connection
 from redis import exceptions
 
 from ...core.errors import RateLimiterUnavailable
-from ..notifications import Hearing, Listening
+from ..notifications import NotificationConnection, ServerNotifications
 from .driver import connection, pack_command
-from .url import Address, Settings
+from .url import Address, RedisSettings
 
 
-class _Subscription:
+class _Channel:
     def __init__(self, connected: Any, listener: str) -> None:
         self._connected = connected
         connected.send_packed_command((pack_command(("SUBSCRIBE", f"headgate:{listener}")),), check_health=False)
         connected.read_response()
         self.fd = connected._sock.fileno()
 
-    def news(self) -> Iterator[str]:
+    def received(self) -> Iterator[str]:
         while self._connected.can_read(timeout=0):
             what, _, lease_id = self._connected.read_response()
             if what == b"message":
@@ -34,10 +34,12 @@ class _Subscription:
         self._connected.disconnect()
 
 
-def hearing(settings: Settings, primary: Callable[[], Address | None], timeout_seconds: float) -> Hearing:
-    """`primary`: where the queues are, as far as that is known."""
+def open_notifications(
+    settings: RedisSettings, primary: Callable[[], Address | None], timeout_seconds: float
+) -> ServerNotifications:
+    """`primary`: where the queues are; None while that is unknown."""
 
-    def listen(listener: str) -> Listening | None:
+    def listen(listener: str) -> NotificationConnection | None:
         if settings.topology == "cluster":
             return None
         address = primary()
@@ -47,7 +49,7 @@ def hearing(settings: Settings, primary: Callable[[], Address | None], timeout_s
         made = connection(redis_connection, settings, address, to_sentinel=False, **timeouts)
         try:
             made.connect()
-            return _Subscription(made, listener)
+            return _Channel(made, listener)
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
             made.disconnect()
             raise RateLimiterUnavailable(f"Redis cannot be reached: {error}") from error
@@ -55,4 +57,4 @@ def hearing(settings: Settings, primary: Callable[[], Address | None], timeout_s
             made.disconnect()
             raise
 
-    return Hearing(listen, (exceptions.RedisError,), timeout_seconds)
+    return ServerNotifications(listen, (exceptions.RedisError,), timeout_seconds)

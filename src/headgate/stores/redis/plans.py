@@ -1,4 +1,4 @@
-"""The store's methods, as plans: written once for the blocking store and for the one of coroutines."""
+"""The store's methods as plans, written once for both transports."""
 
 from __future__ import annotations
 
@@ -10,63 +10,100 @@ from typing import Any
 from ...core.decide import Answer, Request
 from ...core.errors import CorruptState, HeadgateError, RateLimiterUnavailable, VersionConflict
 from ...core.limit import OWN
+from ...core.names import REGISTRY
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept, read_record
 from ...core.stored import corrupt_field
 from ...core.units import shown
 from ...core.usage import UsageRow
 from ...plan import Plan
-from .asking import START
-from .exchange import MoreTime, Replies, Unconfirmed
-from .keys import is_row
-from .router import Command, raised
+from ..server import MoreTime
+from .exchange import Replies, Unconfirmed
+from .keys import Keys, is_row, namespace_of
+from .router import RedisCommand, Router, raised
 from .script import DELETE, READ, SETTLE, SWEEP, USAGE, WRITE
 from .split import Answered, settle_split_plan
-from .stored import StoredPlans
-from .url import Address, Settings
-from .wire import Batch, Encoder, read_row, read_usage
+from .url import RedisSettings
+from .wire import Encoder, RedisBatch, read_row, read_usage
 
 _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) (.*)", re.DOTALL)  # as write.lua writes it
+_START = "0:0"  # of a scan
+_SCANNED = 1000
 
 
-class Plans(StoredPlans):
-    def __init__(self, settings: Settings, listener: Callable[[], str]) -> None:
-        """`listener`: the name under which this process hears about its waiters for slots, or nothing."""
-        super().__init__(settings)
+class RedisPlans:
+    def __init__(self, settings: RedisSettings, listener: Callable[[], str]) -> None:
+        """`listener`: the name under which the server notifies this process of free slots; empty if it cannot."""
+        self.router = Router(settings)
+        self._keys = Keys(settings.together, clustered=self.router.clustered)
         self._cold_milli = settings.cold_milli
         self._listener = listener
-        self.keep_usage(0)
+        self.usage_ms = 0
 
-    def keep_usage(self, ms: int) -> None:
-        """For so long; 0: none is counted."""
-        self.usage_ms = ms
+    @property
+    def usage_ms(self) -> int:
+        return self._usage_ms
+
+    @usage_ms.setter
+    def usage_ms(self, ms: int) -> None:
+        self._usage_ms = ms
         self.encoder = Encoder(self._keys, self._cold_milli, ms, self._listener)
+
+    # Commands
+
+    def _all_plan(self, commands: Sequence[RedisCommand]) -> Plan[list[Any]]:
+        replies = yield from self.router.deliver_plan(commands)
+        for reply in replies:
+            if isinstance(reply, Unconfirmed):
+                raise reply.error
+            if isinstance(reply, RateLimiterUnavailable):
+                raise raised(reply)
+        return replies
+
+    def _timed_plan(self, commands: Sequence[RedisCommand], now_ms: int | None) -> Plan[tuple[int, list[Any]]]:
+        """The time (as given, or the server's), and the replies."""
+        if now_ms is not None or not commands:
+            return now_ms or 0, (yield from self._all_plan(commands))
+        time, *replies = yield from self._all_plan([RedisCommand(("TIME",), commands[0].slot), *commands])
+        seconds, microseconds = map(int, time)
+        return seconds * 1000 + microseconds // 1000, replies
+
+    def _scan_plan(self, pattern: str, cursor: str) -> Plan[tuple[list[str], str | None]]:
+        """A page of keys, server by server, and the next cursor.
+
+        A key may be on two pages, if a server has just lost most of its keys.
+        """
+        slots = yield from self.router.primaries_plan()
+        server, position = map(int, cursor.split(":"))
+        if server >= len(slots):  # a cluster that became smaller
+            return [], None
+        scan = RedisCommand(("SCAN", position, "MATCH", pattern, "COUNT", _SCANNED), slots[server])
+        ((position, found),) = yield from self._all_plan([scan])
+        if int(position) == 0:
+            server += 1
+        after = f"{server}:{int(position)}" if server < len(slots) else None
+        return [key.decode() for key in dict.fromkeys(found)], after
 
     # Buckets
 
-    @property
-    def one_server(self) -> Address | None:
-        """Where a batch as a whole can be sent to without any plan."""
-        return self._router.one_server
-
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
-        if self._router.clustered:
+        if self.router.clustered:
             return (yield from settle_split_plan(self._settle_slots_plan, self._keys, batch, now_ms))
         return (yield from self.settle_encoded_plan(self.encoder.encode(batch, now_ms)))
 
-    def settle_encoded_plan(self, batch: Batch, first: Sequence[Replies] = ()) -> Plan[list[Answer]]:
-        """`first`: what became of a first attempt, made already."""
-        command = Command(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
-        (reply,) = yield from self._router.deliver_plan([command], first)
+    def settle_encoded_plan(self, batch: RedisBatch, first: Sequence[Replies] = ()) -> Plan[list[Answer]]:
+        """`first`: the replies to a first attempt that was already made."""
+        command = RedisCommand(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
+        (reply,) = yield from self.router.deliver_plan([command], first)
         return _answers(batch, reply)
 
     def _settle_slots_plan(
         self, batches: dict[int, Sequence[Request]], now_ms: int | None
     ) -> Plan[list[Sequence[Answered] | RateLimiterUnavailable]]:
-        """One call for each slot: the answers to its requests, or why there are none."""
+        """One call for each slot. Returns the answers to its requests, or why there are none."""
         encoded = [self.encoder.encode(batch, now_ms, slot) for slot, batch in batches.items()]
-        replies = yield from self._router.deliver_plan(
+        replies = yield from self.router.deliver_plan(
             [
-                Command(batch.arguments, slot, repeatable=batch.repeatable, script=SETTLE)
+                RedisCommand(batch.arguments, slot, repeatable=batch.repeatable, script=SETTLE)
                 for slot, batch in zip(batches, encoded)
             ]
         )
@@ -76,7 +113,7 @@ class Plans(StoredPlans):
         rows = [self._keys.row(key) for key in keys]
         yield from self._all_plan(
             [
-                Command(("EVALSHA", DELETE.sha, 1, row, self.usage_ms), self._keys.slot(row), script=DELETE)
+                RedisCommand(("EVALSHA", DELETE.sha, 1, row, self.usage_ms), self._keys.slot(row), script=DELETE)
                 for row in rows
             ]
         )
@@ -84,10 +121,10 @@ class Plans(StoredPlans):
     def _slots(self, row: str, limit_names: Sequence[str]) -> list[str]:
         return [key for name in limit_names for key in self._keys.slots(row, name)]
 
-    def _read(self, row: str, limit_names: Sequence[str]) -> Command:
-        """`limit_names`: of concurrent limits, those whose holders are wanted."""
+    def _read(self, row: str, limit_names: Sequence[str]) -> RedisCommand:
+        """`limit_names`: the concurrent limits whose holders to return as well."""
         keys = [row, *self._slots(row, limit_names)]
-        return Command(("EVALSHA", READ.sha, len(keys), *keys, *limit_names), self._keys.slot(row), script=READ)
+        return RedisCommand(("EVALSHA", READ.sha, len(keys), *keys, *limit_names), self._keys.slot(row), script=READ)
 
     def list_buckets_plan(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None, now_ms: int | None
@@ -123,7 +160,7 @@ class Plans(StoredPlans):
         rows, after = yield from self._rows_plan(namespace, entity_id, resource, cursor)
         asked = (now_ms or 0, self.usage_ms, *hours)
         contents = yield from self._all_plan(
-            [Command(("EVALSHA", USAGE.sha, 1, row, *asked), self._keys.slot(row), script=USAGE) for row in rows]
+            [RedisCommand(("EVALSHA", USAGE.sha, 1, row, *asked), self._keys.slot(row), script=USAGE) for row in rows]
         )
         found = [UsageRow(*self._keys.parse(namespace, row), read_usage(of)) for row, of in zip(rows, contents) if of]
         return Page(found, after)
@@ -131,11 +168,11 @@ class Plans(StoredPlans):
     def _rows_plan(
         self, namespace: str, entity_id: str | None, resource: str | None, cursor: str | None
     ) -> Plan[tuple[list[str], str | None]]:
-        """A page of the rows wanted, if there are any, and where the next begins."""
+        """A page of the matching rows, and the next cursor."""
         pattern = self._keys.pattern(namespace, entity_id, resource)
         if entity_id is not None and resource is not None:
             return [pattern], None
-        found, after = yield from self._scan_plan(pattern, cursor or START)
+        found, after = yield from self._scan_plan(pattern, cursor or _START)
         return [key for key in found if is_row(key)], after
 
     # Records
@@ -144,7 +181,7 @@ class Plans(StoredPlans):
         if not keys:
             return []
         records, *_ = self._keys.records(_namespace(keys[0]))
-        read = Command(("HMGET", records, *keys), self._keys.slot(records))
+        read = RedisCommand(("HMGET", records, *keys), self._keys.slot(records))
         now_ms, (found,) = yield from self._timed_plan([read], now_ms)
         return [_record(key, stored, now_ms) for key, stored in zip(keys, found)]
 
@@ -160,7 +197,7 @@ class Plans(StoredPlans):
             else:
                 arguments += ["check" if isinstance(change, Check) else "delete", change.key, expected, 0, ""]
         slot = self._keys.slot(places[0])
-        write = Command(tuple(arguments), slot, repeatable=False, script=WRITE)
+        write = RedisCommand(tuple(arguments), slot, repeatable=False, script=WRITE)
         (conflict,) = yield from self._all_plan([write])
         if conflict is not None:
             raise VersionConflict(conflict.decode())
@@ -172,9 +209,9 @@ class Plans(StoredPlans):
         start = f"({cursor}" if cursor else f"[{prefix}"
         while True:
             wanted = limit + 1 - len(found)
-            # No text has the byte FF, so that it comes after all that start with the prefix.
+            # No text has the byte FF: it sorts after all keys with the prefix.
             window = ("ZRANGEBYLEX", index, start, b"(" + prefix.encode() + b"\xff", "LIMIT", 0, wanted)
-            (names,) = yield from self._all_plan([Command(window, slot)])
+            (names,) = yield from self._all_plan([RedisCommand(window, slot)])
             keys = [name.decode() for name in names]
             records = yield from self.get_records_plan(keys, now_ms)
             found += [record for record in records if record is not None]
@@ -184,13 +221,57 @@ class Plans(StoredPlans):
                 return Page(found)
             start = f"({keys[-1]}"
 
-    # Life
+    # Namespaces
+
+    def list_stored_plan(self) -> Plan[list[str]]:
+        names: set[str] = set()
+        cursor: str | None = _START
+        while cursor is not None:
+            found, cursor = yield from self._page_plan("headgate:*", cursor)
+            names |= {name for name in map(namespace_of, found) if name is not None}
+        return sorted(names - {REGISTRY})
+
+    def count_stored_plan(self, namespace: str) -> Plan[int]:
+        rows = 0
+        cursor: str | None = _START
+        while cursor is not None:
+            found, cursor = yield from self._keys_plan(namespace, cursor)
+            rows += sum(map(is_row, found))
+        return rows + (yield from self._count_records_plan(namespace))
+
+    def purge_plan(self, namespace: str) -> Plan[int]:
+        rows = 0
+        cursor: str | None = _START
+        while cursor is not None:
+            found, cursor = yield from self._keys_plan(namespace, cursor)
+            removed = yield from self._all_plan([RedisCommand(("UNLINK", key), self._keys.slot(key)) for key in found])
+            rows += sum(count for key, count in zip(found, removed) if is_row(key))
+        records = yield from self._count_records_plan(namespace)
+        places = self._keys.records(namespace)
+        yield from self._all_plan([RedisCommand(("UNLINK", *places), self._keys.slot(places[0]))])
+        return rows + records
+
+    def _keys_plan(self, namespace: str, cursor: str) -> Plan[tuple[list[str], str | None]]:
+        """A page of rows and of the keys beside them, whichever `together` they were written with."""
+        found, after = yield from self._page_plan(f"headgate:*{namespace}*#*", cursor)
+        return [key for key in found if namespace_of(key) == namespace], after
+
+    def _page_plan(self, pattern: str, cursor: str) -> Plan[tuple[list[str], str | None]]:
+        yield from MoreTime()  # for each page
+        return (yield from self._scan_plan(pattern, cursor))
+
+    def _count_records_plan(self, namespace: str) -> Plan[int]:
+        records, *_ = self._keys.records(namespace)
+        (count,) = yield from self._all_plan([RedisCommand(("HLEN", records), self._keys.slot(records))])
+        return int(count)
+
+    # Maintenance
 
     def sweep_plan(self, namespace: str, now_ms: int | None) -> Plan[Swept]:
-        """Everything expires by itself, but slots that others of the same limit outlive."""
+        """Everything expires by itself, except slots of a limit that has others that expire later."""
         pattern = f"{self._keys.pattern(namespace, None, None)}#*"
         leases = 0
-        cursor: str | None = START
+        cursor: str | None = _START
         while cursor is not None:
             yield from MoreTime()  # for each page
             found, cursor = yield from self._scan_plan(pattern, cursor)
@@ -200,20 +281,20 @@ class Plans(StoredPlans):
                 leases += sum(count for key, count in zip(holders, gone) if f"#{OWN}" not in key)
         return Swept(leases=leases)
 
-    def _sweep(self, holders: str, now_ms: int | None) -> Command:
+    def _sweep(self, holders: str, now_ms: int | None) -> RedisCommand:
         row, limit_name = holders.rsplit("#", 1)
         keys = (row, *self._keys.slots(row, limit_name), self._keys.queue(row, limit_name))
         arguments = ("EVALSHA", SWEEP.sha, len(keys), *keys, now_ms or 0, limit_name)
-        return Command(arguments, self._keys.slot(row), script=SWEEP)
+        return RedisCommand(arguments, self._keys.slot(row), script=SWEEP)
 
     def ping_plan(self) -> Plan[None]:
-        slots = yield from self._router.primaries_plan()
-        yield from self._all_plan([Command(("PING",), slot) for slot in slots])
+        slots = yield from self.router.primaries_plan()
+        yield from self._all_plan([RedisCommand(("PING",), slot) for slot in slots])
 
     setup_plan = ping_plan  # there is nothing to create
 
 
-def _answers(batch: Batch, reply: Any) -> list[Answer]:
+def _answers(batch: RedisBatch, reply: Any) -> list[Answer]:
     if isinstance(reply, RateLimiterUnavailable):
         raise raised(reply)
     if isinstance(reply, Unconfirmed):
@@ -223,7 +304,7 @@ def _answers(batch: Batch, reply: Any) -> list[Answer]:
     return batch.answers(reply)
 
 
-def _results(batch: Batch, reply: Any) -> Sequence[Answer | HeadgateError] | RateLimiterUnavailable:
+def _results(batch: RedisBatch, reply: Any) -> Sequence[Answer | HeadgateError] | RateLimiterUnavailable:
     if isinstance(reply, RateLimiterUnavailable):
         return reply
     if not isinstance(reply, Unconfirmed):

@@ -1,30 +1,34 @@
-"""Which server a command goes to, and what to do if it was the wrong one, or is away.
+"""Which server a command goes to, and what to do if that was the wrong one, or is down.
 
 A command is sent again if the server said that it was not done, if it cannot have arrived, or if doing it twice does
-no harm. Whatever else gets no reply stays without: it may have been done.
+no harm. Any other command without a reply is not: it may have been done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import time
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from ...core.errors import RateLimiterUnavailable, StoreRefused
 from ...plan import Plan, Sleep
-from .exchange import Arguments, Exchange, HangUp, Lost, Replies, ReplyError, Send, Unconfirmed
+from ..server import Lost
+from .exchange import Arguments, HangUp, Pipeline, Replies, ReplyError, SendPipelines, Unconfirmed
 from .keys import SLOTS
-from .node_backoff import NodeBackoff
 from .script import Script
-from .url import Address, Settings
+from .url import Address, RedisSettings
 
-# Seconds before each further attempt, after a server said that it may be done in a moment.
+# Seconds before each retry, after a server said that it is temporarily unable.
 _PAUSES = (0, 0.02, 0.05, 0.1, 0.2, 0.3)
-# So many redirections are followed at once. Nodes that go on sending a command to and fro have not all heard of the
-# last move yet, and will in a moment.
+# So many redirections are followed without a pause. Nodes that redirect a command back and forth do not all know of the
+# last move yet, but soon will.
 _AT_ONCE = 4
-# So often nothing came back: the server is away, and waiting for it would keep those from going on who need another.
+# After so many lost replies the server is down. Waiting for it would delay commands for other servers.
 _LOSSES = 3
-_SILENT = Lost("has not answered lately, and is left alone for a moment", sent=False, late=True)
+_SKIPPED = Lost("has not answered lately, and is skipped for a moment", sent=False, late=True)
+_TIMEOUTS = 2  # in a row, before a node is skipped
+_FIRST_BACKOFF = 0.25
+_LONGEST_BACKOFF = 5.0
 _ELSEWHERE = {"MOVED", "ASK", "NOSCRIPT"}
 _IN_A_MOMENT = {"TRYAGAIN", "READONLY", "MASTERDOWN", "NOREPLICAS"}
 _ADVICE = {
@@ -40,7 +44,7 @@ _ADVICE = {
 }
 
 
-# What the URL or the server has wrong: it is the same the next time.
+# Mistakes in the URL or on the server: a retry cannot help.
 _MISTAKES = {"NOAUTH", "WRONGPASS", "NOPERM"}
 _MISTAKEN = (
     "DB index is out of range",
@@ -51,15 +55,15 @@ _MISTAKEN = (
 
 
 class Rejected(RateLimiterUnavailable):
-    """In place of a reply, among others that may have been done. A caller of the store gets StoreRefused."""
+    """In place of a reply, among other commands that may have been done. The store's caller gets StoreRefused."""
 
 
 def raised(error: RateLimiterUnavailable) -> Exception:
-    """What a call of the store raises for what it got in place of a reply."""
+    """The exception for an error in place of a reply."""
     return StoreRefused(str(error)) if isinstance(error, Rejected) else error
 
 
-class Command:
+class RedisCommand:
     __slots__ = ("arguments", "repeatable", "script", "slot")
 
     def __init__(
@@ -73,23 +77,22 @@ class Command:
         self.arguments: Arguments = tuple(str(part) if isinstance(part, int) else part for part in arguments)
         self.slot = slot
         self.repeatable = repeatable
-        self.script = script  # if it is a call of one
+        self.script = script  # that it calls, if any
 
     @property
     def lasting(self) -> bool:
         return self.script is not None and self.script.lasting
 
     def with_source(self) -> None:
-        """The server does not know the script (any more): from now on send it along."""
+        """The server does not know the script (any more): send its source from now on."""
         assert self.script is not None
         self.arguments = ("EVAL", self.script.source, *self.arguments[2:])
 
 
 class _Delivery:
-    """How far a number of commands has come. `redirected`: where one of them has to be sent to, this once, and whether
-    with the word that it was told so."""
+    """The progress of some commands. `redirected`: where to send one of them this once, and whether after ASKING."""
 
-    def __init__(self, commands: Sequence[Command], in_a_moment: Set[str]) -> None:
+    def __init__(self, commands: Sequence[RedisCommand], in_a_moment: Set[str]) -> None:
         self.commands = commands
         self._in_a_moment = in_a_moment
         self.replies: list[Any] = [None] * len(commands)
@@ -99,7 +102,7 @@ class _Delivery:
         self._losses = [0] * len(commands)
 
     def lost(self, number: int, lost: Lost, name: str) -> None:
-        if lost.sent or not isinstance(self.replies[number], ReplyError):  # what it said before says more
+        if lost.sent or not isinstance(self.replies[number], ReplyError):  # an earlier reply says more
             self.replies[number] = RateLimiterUnavailable(f"{name} {lost.why}")
         self._losses[number] += 1
         unharmed = self.commands[number].repeatable or not lost.sent
@@ -118,16 +121,44 @@ class _Delivery:
         self.patient = self.patient or reply.code in self._in_a_moment
 
 
+class NodeBackoff:
+    """Nodes of a cluster that do not answer are skipped for a while, so that calls to other nodes need not wait."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._failed: dict[Address, tuple[int, float]] = {}  # how often in a row, and when to try again
+
+    def skip(self, address: Address) -> bool:
+        """Whether not to call it. After a pause one caller tries it; the others go on without."""
+        known = self._failed.get(address)
+        if known is None or known[0] < _TIMEOUTS:
+            return False
+        times, retry_at = known
+        if self._now() < retry_at:
+            return True
+        self._failed[address] = times, self._now() + _LONGEST_BACKOFF
+        return False
+
+    def answered(self, address: Address) -> None:
+        if self._failed:
+            self._failed.pop(address, None)
+
+    def timed_out(self, address: Address) -> None:
+        times = self._failed.get(address, (0, 0.0))[0] + 1
+        pause = min(_FIRST_BACKOFF * 2 ** min(times - _TIMEOUTS, 10), _LONGEST_BACKOFF)
+        self._failed[address] = times, self._now() + pause
+
+
 class Router:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        # A node of a cluster may take long to load, and others are waiting for theirs.
+        # A node of a cluster may take long to load; calls to the other nodes must not wait for it.
         self._in_a_moment = _IN_A_MOMENT if self.clustered else _IN_A_MOMENT | {"LOADING"}
         self._primary: Address | None = settings.servers[0] if settings.topology == "single" else None
         self._slots: list[Address] = []  # of a cluster, by slot
-        self._silence = NodeBackoff()
+        self._backoff = NodeBackoff()
         self._wait: Arguments = ("WAIT", *map(str, settings.wait)) if settings.wait else ()
-        self._nodes = list(settings.servers)  # whom to ask about the cluster, or the sentinels; the last to try last
+        self._nodes = list(settings.servers)  # nodes to ask about the cluster, or sentinels, in the order to try
 
     @property
     def clustered(self) -> bool:
@@ -135,24 +166,24 @@ class Router:
 
     @property
     def one_server(self) -> Address | None:
-        """Where everything goes, if that is known and nothing has to be asked besides."""
+        """Where to send a whole batch without a plan; None if that is unknown, or replicas have to confirm it."""
         return None if self._wait else self._primary
 
-    def deliver_plan(self, commands: Sequence[Command], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
-        """The reply to each command, or RateLimiterUnavailable in its place: Rejected if it will stay so.
+    def deliver_plan(self, commands: Sequence[RedisCommand], first: Sequence[Replies] = ()) -> Plan[list[Any]]:
+        """The reply to each command, or RateLimiterUnavailable in its place: Rejected if a retry cannot help.
 
-        `first`: what became of a first attempt, made already.
+        `first`: the replies to a first attempt that was already made.
         """
         delivery = _Delivery(commands, self._in_a_moment)
         pauses = iter(_PAUSES)
         at_once = 0
         while True:
-            sends, numbers = yield from self._sends_plan(delivery)
-            results = first or (yield from self._exchange_plan(sends))
+            pipelines, numbers = yield from self._pipelines_plan(delivery)
+            results = first or (yield from self._send_plan(pipelines))
             first = ()
             delivery.waiting, delivery.patient = [], False
-            for send, sent, result in zip(sends, numbers, results):
-                yield from self._received_plan(delivery, send, sent, result)
+            for pipeline, numbers_sent, result in zip(pipelines, numbers, results):
+                yield from self._received_plan(delivery, pipeline, numbers_sent, result)
             if not delivery.waiting:
                 break
             at_once += not delivery.patient
@@ -176,43 +207,56 @@ class Router:
         said = f"{error.code} {error.text}"
         return error.code in _MISTAKES or any(words in said for words in _MISTAKEN)
 
-    def _exchange_plan(self, sends: Sequence[Send]) -> Plan[Sequence[Replies]]:
+    def _send_plan(self, pipelines: Sequence[Pipeline]) -> Plan[Sequence[Replies]]:
         if not self.clustered:
-            return (yield from Exchange(sends))
-        asked = [send for send in sends if not self._silence.skip(send.address)]
-        replies = dict(zip((send.address for send in asked), (yield from Exchange(asked)) if asked else ()))
+            return (yield from SendPipelines(pipelines))
+        sent = [pipeline for pipeline in pipelines if not self._backoff.skip(pipeline.address)]
+        replies = dict(zip((pipeline.address for pipeline in sent), (yield from SendPipelines(sent)) if sent else ()))
         for address, reply in replies.items():
             if not isinstance(reply, Lost):
-                self._silence.heard(address)
+                self._backoff.answered(address)
             elif reply.late:
-                self._silence.unheard(address)
-        return [replies.get(send.address, _SILENT) for send in sends]
+                self._backoff.timed_out(address)
+        return [replies.get(pipeline.address, _SKIPPED) for pipeline in pipelines]
 
-    def _received_plan(self, delivery: _Delivery, send: Send, sent: list[int | None], result: Replies) -> Plan[None]:
+    def _received_plan(
+        self, delivery: _Delivery, pipeline: Pipeline, numbers: list[int | None], result: Replies
+    ) -> Plan[None]:
         if isinstance(result, Lost):
             self._forget()
-            for number in sent:
+            for number in numbers:
                 if number is not None:
-                    delivery.lost(number, result, _name(send.address))
+                    delivery.lost(number, result, _name(pipeline.address))
             return
-        unconfirmed = self._unconfirmed(send, result)
+        unconfirmed = self._unconfirmed(pipeline, result)
         if unconfirmed:
             self._forget()
-        for number, reply in zip(sent, result):
-            if number is None:
-                continue
-            if unconfirmed and delivery.commands[number].lasting and not isinstance(reply, ReplyError):
-                reply = Unconfirmed(reply, unconfirmed)
-            delivery.replied(number, reply)
-            if isinstance(reply, ReplyError):
-                self._learn(reply, number, delivery, send.address)
-                if reply.code == "READONLY":
-                    yield from HangUp(send.address)
+        for number, reply in zip(numbers, result):
+            if number is not None:
+                yield from self._replied_plan(delivery, number, reply, pipeline.address, unconfirmed)
 
-    def _unconfirmed(self, send: Send, replies: list[Any]) -> RateLimiterUnavailable | None:
-        """Why what was written here does not count yet, if it does not."""
+    def _replied_plan(
+        self,
+        delivery: _Delivery,
+        number: int,
+        reply: Any,
+        address: Address,
+        unconfirmed: RateLimiterUnavailable | None,
+    ) -> Plan[None]:
+        if isinstance(reply, ReplyError):
+            delivery.replied(number, reply)
+            self._learn(reply, number, delivery, address)
+            if reply.code == "READONLY":
+                yield from HangUp(address)
+        elif unconfirmed and delivery.commands[number].lasting:
+            delivery.replied(number, Unconfirmed(reply, unconfirmed))
+        else:
+            delivery.replied(number, reply)
+
+    def _unconfirmed(self, pipeline: Pipeline, replies: list[Any]) -> RateLimiterUnavailable | None:
+        """Why the write does not count yet, if it does not."""
         wait = self._settings.wait
-        if wait is None or send.commands[-1] is not self._wait:
+        if wait is None or pipeline.commands[-1] is not self._wait:
             return None
         count = replies[-1]
         if isinstance(count, ReplyError):
@@ -221,7 +265,9 @@ class Router:
             why = f"wrote it, and {count} of {wait.replicas} replicas confirmed it within {wait.timeout_ms} ms"
         else:
             return None
-        return RateLimiterUnavailable(f"{_name(send.address)} {why} (wait_replicas): it counts there, and may be lost")
+        return RateLimiterUnavailable(
+            f"{_name(pipeline.address)} {why} (wait_replicas): it counts there, and may be lost"
+        )
 
     def _learn(self, error: ReplyError, number: int, delivery: _Delivery, sender: Address) -> None:
         if error.code in ("ASK", "MOVED"):
@@ -232,8 +278,8 @@ class Router:
         elif error.code in _IN_A_MOMENT and error.code != "TRYAGAIN":
             self._forget()
 
-    def _sends_plan(self, delivery: _Delivery) -> Plan[tuple[list[Send], list[list[int | None]]]]:
-        """What goes to whom; for each command the number of the reply it gets, or None."""
+    def _pipelines_plan(self, delivery: _Delivery) -> Plan[tuple[list[Pipeline], list[list[int | None]]]]:
+        """What goes to which server; with the number of each command, or None for one that we added."""
         commands, waiting = delivery.commands, delivery.waiting
         if not self.clustered:
             primary = self._primary
@@ -253,14 +299,14 @@ class Router:
         return self._with_waits(sends, commands)
 
     def _with_waits(
-        self, sends: dict[Address, list[tuple[int | None, Arguments]]], commands: Sequence[Command]
-    ) -> tuple[list[Send], list[list[int | None]]]:
+        self, sends: dict[Address, list[tuple[int | None, Arguments]]], commands: Sequence[RedisCommand]
+    ) -> tuple[list[Pipeline], list[list[int | None]]]:
         if self._wait:
             for of_server in sends.values():
                 if any(number is not None and commands[number].lasting for number, _ in of_server):
                     of_server.append((None, self._wait))
         return (
-            [Send(address, [arguments for _, arguments in of_server]) for address, of_server in sends.items()],
+            [Pipeline(address, [arguments for _, arguments in of_server]) for address, of_server in sends.items()],
             [[number for number, _ in of_server] for of_server in sends.values()],
         )
 
@@ -273,7 +319,7 @@ class Router:
         return host.decode(), int(port)
 
     def _ask_cluster_plan(self) -> Plan[list[Address]]:
-        reply, asked = yield from self._ask_plan(("CLUSTER", "SLOTS"), "no node of the cluster tells its slots")
+        reply, asked = yield from self._ask_plan(("CLUSTER", "SLOTS"), "no node of the cluster returned its slots")
         slots = [asked] * SLOTS
         for first, last, (host, port, *_), *_ in reply:
             slots[first : last + 1] = [((host or b"").decode() or asked[0], port)] * (last + 1 - first)
@@ -281,12 +327,12 @@ class Router:
         return slots
 
     def _ask_plan(self, question: Arguments, in_vain: str) -> Plan[tuple[Any, Address]]:
-        """The first answer from any of those who know, and whose it is."""
+        """The first answer from any of the nodes, and the node that gave it."""
         failed: list[tuple[Address, Replies]] = []
         for server in list(self._nodes):
-            # One that hangs must not use up the time of the others.
-            send = Send(server, [question], to_sentinel=not self.clustered)
-            (result,) = yield from Exchange([send], share=0.5)
+            # A node that hangs must not use up the time of the others.
+            pipeline = Pipeline(server, [question], to_sentinel=not self.clustered)
+            (result,) = yield from SendPipelines([pipeline], share=0.5)
             if isinstance(result, list) and isinstance(result[0], list):
                 return result[0], server
             self._nodes = [*(node for node in self._nodes if node != server), server]
@@ -322,6 +368,6 @@ def _why(result: Replies) -> str:
 
 
 def _address(redirection: str, sender: Address) -> Address:
-    """Of `slot host:port`; without a host, it is that of the sender."""
+    """The address in `slot host:port`. Without a host, it is the sender's."""
     host, _, port = redirection.rpartition(" ")[2].rpartition(":")
     return host or sender[0], int(port)

@@ -11,7 +11,7 @@ _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = (\S.*?)(?: --.*)?$", 
 
 
 class Script:
-    """`lasting`: what it writes has to outlive a failover."""
+    """`lasting`: what it writes must survive a failover."""
 
     __slots__ = ("lasting", "sha", "source")
 
@@ -27,8 +27,8 @@ def _read(name: str) -> str:
 
 
 def _with_constants_in_place(source: str) -> str:
-    """Names in capitals as their values. A local of a script is made anew at every call, for each function that uses
-    it: as constants, settle.lua's cost a quarter of the time of a call."""
+    """Replaces names in capitals by their values. Lua creates the locals of a script at every call, for each function
+    that uses them: in settle.lua they took a quarter of the time of a call."""
     constants: dict[str, str] = {}
     for names, values in _CONSTANTS.findall(source):
         constants.update(zip(names.split(", "), values.split(", ")))

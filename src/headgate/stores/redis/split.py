@@ -1,29 +1,29 @@
 """A batch over many slots of a cluster.
 
-A script sees one slot. A request whose keys all lie in one is decided there, in one step. One that spans several (a
-cascade whose links are apart) is decided in each of them, and if any refuses, what the others took is given back: it
-is never oversold, and after a refusal nothing stays taken. In between, others may be refused for tokens that were
-about to come back.
+A script sees one slot. A request with all keys in one slot is decided there, in one step. A request over several slots
+(a cascade whose links are apart) is decided in each of them; if one refuses, what the others took is given back. So
+nothing is oversold, and after a refusal nothing stays taken. In between, other requests may be refused for tokens that
+are about to be given back.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
 from ...core.decide import TAKE, Answer, Level, Parts, Request, refund
 from ...core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable
 from ...core.slots import OVERTAKES
 from ...plan import Plan
-from .exchange import MoreTime
+from ..server import MoreTime
 from .keys import Keys
 from .router import Rejected, raised
 
 log = logging.getLogger("headgate")
 
 Answered: TypeAlias = "Answer | HeadgateError"
-# Callers of one kind go on sharing their parts, so that those who meet at an ancestor are told there once.
+# Requests of one kind go on sharing their parts, so that those that meet at an ancestor are encoded there once.
 _Shared: TypeAlias = "dict[tuple[int, tuple[int, ...]], tuple[list[int], Parts]]"
 SettleSlots: TypeAlias = (
     "Callable[[dict[int, Sequence[Request]], int | None], Plan[list[Sequence[Answered] | RateLimiterUnavailable]]]"
@@ -31,7 +31,7 @@ SettleSlots: TypeAlias = (
 
 
 class _Piece:
-    """What of a request lies in one slot. `places`: of its parts among the request's."""
+    """The parts of a request in one slot. `places`: their indexes in the request."""
 
     __slots__ = ("answered", "places", "request", "slot")
 
@@ -44,6 +44,12 @@ class _Piece:
     @property
     def taken(self) -> bool:
         return isinstance(self.answered, Answer) and self.answered.allowed
+
+    def levels(self, answer: Answer, *, given_back: bool) -> Iterator[tuple[int, Level]]:
+        """The place and the level of each part. `given_back`: after what was taken is."""
+        undone = given_back and self.request.mode is TAKE
+        for place, part, (available_milli, wait_ms) in zip(self.places, self.request.parts, answer.levels):
+            yield place, (available_milli + (part.amount_milli if undone else 0), wait_ms)
 
 
 def settle_split_plan(
@@ -64,16 +70,14 @@ def _raise_lost(answers: Sequence[Answered]) -> NoReturn:
     rejected = [answer for answer in answers if isinstance(answer, Rejected)]
     if len(rejected) == len(answers):
         raise raised(rejected[0])
-    raise PartlyAnswered(answers)  # be it none of them that has an answer: the other nodes of the cluster are there
+    raise PartlyAnswered(answers)  # even if none has an answer: other nodes of the cluster may be up
 
 
 def _pieces(request: Request, keys: Keys, shared: _Shared) -> list[_Piece]:
     slots = [keys.slot(keys.row(key)) for key in request.keys]
     if len(set(slots)) == 1:
         return [_Piece(slots[0], request, range(len(request.parts)))]
-    with_slots = {slots[part.level] for part in request.parts if part.limit.is_concurrent}
-    if request.place_ms and len(with_slots) > 1:  # two of them, each first in one queue, would wait for each other
-        request = request._replace(place_ms=OVERTAKES)
+    request = _without_deadlock(request, slots)
     pieces = []
     for slot in sorted(set(slots)):
         levels = tuple(level for level, at in enumerate(slots) if at == slot)
@@ -85,6 +89,12 @@ def _pieces(request: Request, keys: Keys, shared: _Shared) -> list[_Piece]:
             of_slot = request._replace(keys=tuple(request.keys[level] for level in levels), parts=parts)
             pieces.append(_Piece(slot, of_slot, places))
     return pieces
+
+
+def _without_deadlock(request: Request, slots: Sequence[int]) -> Request:
+    """Two requests, each first in one of two queues, would wait for each other: one over several queues joins none."""
+    queues = {slots[part.level] for part in request.parts if part.limit.is_concurrent}
+    return request._replace(place_ms=OVERTAKES) if request.place_ms and len(queues) > 1 else request
 
 
 def _parts_at(parts: Parts, levels: tuple[int, ...]) -> tuple[list[int], Parts]:
@@ -104,11 +114,11 @@ def _settle_pieces_plan(settle_slots: SettleSlots, pieces: Iterable[_Piece], now
 
 
 def _give_back_plan(settle_slots: SettleSlots, split: list[list[_Piece]], now_ms: int | None) -> Plan[None]:
-    """Undo what was taken for requests that did not get everything. What got no answer may not have been taken."""
+    """Undo what was taken for requests that did not get everything. One without an answer may not have been."""
     undone = [
         _Piece(piece.slot, refund(piece.request), piece.places)
         for pieces in split
-        if len(pieces) > 1 and pieces[0].request.mode is TAKE and not all(piece.taken for piece in pieces)
+        if _is_incomplete(pieces)
         for piece in pieces
         if piece.taken
     ]
@@ -121,18 +131,27 @@ def _give_back_plan(settle_slots: SettleSlots, split: list[list[_Piece]], now_ms
             log.warning("a part of a refused request could not be given back: %s", piece.answered)
 
 
+def _is_incomplete(pieces: list[_Piece]) -> bool:
+    return len(pieces) > 1 and pieces[0].request.mode is TAKE and not all(piece.taken for piece in pieces)
+
+
 def _joined(request: Request, pieces: list[_Piece]) -> Answered:
     if len(pieces) == 1:
         return pieces[0].answered
-    allowed = all(piece.taken for piece in pieces)
-    levels: list[Level] = [(0, 0)] * len(request.parts)
-    longest: int | None = 0
+    answers: list[Answer] = []
     for piece in pieces:
-        answer = piece.answered
-        if isinstance(answer, HeadgateError):
-            return answer
-        given_back = request.mode is TAKE and answer.allowed and not allowed
-        for place, (available_milli, wait_ms) in zip(piece.places, answer.levels):
-            levels[place] = (available_milli + (request.parts[place].amount_milli if given_back else 0), wait_ms)
-        longest = None if longest is None or answer.wait_ms is None else max(longest, answer.wait_ms)
-    return Answer(allowed, longest, levels)
+        if isinstance(piece.answered, HeadgateError):
+            return piece.answered
+        answers.append(piece.answered)
+    allowed = all(answer.allowed for answer in answers)
+    levels: list[Level] = [(0, 0)] * len(request.parts)
+    for piece, answer in zip(pieces, answers):
+        for place, level in piece.levels(answer, given_back=answer.allowed and not allowed):
+            levels[place] = level
+    return Answer(allowed, _longest([answer.wait_ms for answer in answers]), levels)
+
+
+def _longest(waits_ms: list[int | None]) -> int | None:
+    """None, if one of them is: it never fits."""
+    known = [wait_ms for wait_ms in waits_ms if wait_ms is not None]
+    return max(known, default=0) if len(known) == len(waits_ms) else None

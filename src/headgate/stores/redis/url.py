@@ -35,15 +35,15 @@ _SENTINEL_OPTIONS = {"sentinel_username", "sentinel_password"}
 
 
 class Wait(NamedTuple):
-    """What is written counts when so many replicas have confirmed it within so many milliseconds."""
+    """A write counts once so many replicas have confirmed it, within so many milliseconds."""
 
     replicas: int
     timeout_ms: int
 
 
 @dataclass(frozen=True)
-class Settings:
-    """`servers` are where to begin: the server, some nodes of the cluster, or the sentinels."""
+class RedisSettings:
+    """`servers`: the server, some nodes of the cluster, or the sentinels."""
 
     url: str = field(repr=False)
     topology: Topology
@@ -61,14 +61,14 @@ class Settings:
 
 
 class _Reader:
-    """One URL, taken apart; each method a part of it, or a ValidationError that names it."""
+    """One URL. Each method returns a part of it, or raises a ValidationError that names it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.scheme, _, rest = url.partition("://")
         self.topology, self.secure = SCHEMES[self.scheme]
         try:
-            # urlsplit takes apart any URL it is told is of a kind it knows.
+            # urlsplit parses any URL whose scheme it knows.
             split = urlsplit(f"redis://{rest}")
             if "@" in rest.removeprefix(split.netloc):
                 raise ValueError("in a user name or a password, / ? # and @ are written %2F %3F %23 and %40")
@@ -96,7 +96,7 @@ class _Reader:
             allowed |= _SENTINEL_OPTIONS
         for option in self.options:
             if option not in allowed:
-                raise self.wrong(f"there is no option {option!r}; {self.scheme}:// has: {', '.join(sorted(allowed))}")
+                raise self.wrong(f"unknown option {option!r}; {self.scheme}:// has: {', '.join(sorted(allowed))}")
 
     def servers(self) -> tuple[Address, ...]:
         if self.scheme == "redis+unix":
@@ -116,7 +116,7 @@ class _Reader:
         if not port:
             return name, _PORTS[self.topology]
         if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-            raise self.wrong(f"{port!r} is no port")
+            raise self.wrong(f"{port!r} is not a port, like 6379")
         return name, int(port)
 
     def service_and_db(self) -> tuple[str, int]:
@@ -131,7 +131,7 @@ class _Reader:
         if self.topology == "cluster" and parts:
             raise self.wrong("a cluster has no databases, so there is nothing to write after the hosts")
         if len(parts) > 1:
-            raise self.wrong(f"{self.path!r} is no database; it is a number, like /0")
+            raise self.wrong(f"{self.path!r} is not a database number, like /0")
         return service, self.number(parts[0], "database") if parts else 0
 
     def number(self, text: str, what: str) -> int:
@@ -162,7 +162,7 @@ class _Reader:
             return None
         replicas = self.number(self.options["wait_replicas"], "wait_replicas")
         timeout_ms = self.number(self.options.get("wait_timeout_ms", "100"), "wait_timeout_ms")
-        if not replicas or not timeout_ms:  # 0 ms would be for ever
+        if not replicas or not timeout_ms:  # 0 ms would wait forever
             raise self.wrong("wait_replicas and wait_timeout_ms must be 1 or more; leave both out for no waiting")
         return Wait(replicas, timeout_ms)
 
@@ -179,11 +179,11 @@ class _Reader:
         return tls
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> RedisSettings:
     reader = _Reader(url)
     reader.check_options()
     service, db = reader.service_and_db()
-    return Settings(
+    return RedisSettings(
         url=url,
         topology=reader.topology,
         servers=reader.servers(),

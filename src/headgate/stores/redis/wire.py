@@ -1,13 +1,13 @@
 """A batch as one call of settle.lua, and its reply as answers.
 
-Callers of one kind (the same parts, wished for in the same way) are described once, whatever their number. Equal
-requests for the same keys become one entry with a count: of equal requests at one moment the first so many pass,
-and the others do not. A request for slots is an entry of its own, with its lease.
+Requests of one kind (equal but for their keys) are described once, however many there are. Equal requests for the same
+keys become one entry with a count: of equal requests at one moment, the first ones pass, and the rest do not. A request
+for slots is an entry of its own, with its lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from struct import pack
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Re
 from ...core.errors import HeadgateError, PartlyAnswered
 from ...core.limit import Limit
 from ...core.slots import Slots
-from ..replies import DESCRIBED, read_answers, told_limit, told_slots
+from ..replies import DESCRIBED, read_answers, stored_limit, stored_slots
 from .exchange import Arguments
 from .keys import Keys
 from .script import SETTLE
@@ -29,7 +29,7 @@ _KEPT_KINDS = 256
 
 
 class _Kind:
-    """What requests have in common. `slots`: level and limit name of each part that is about slots."""
+    """What requests have in common. `slots`: the level and limit name of each part that is about slots."""
 
     __slots__ = ("described", "joins", "parts", "repeatable", "slots")
 
@@ -37,13 +37,13 @@ class _Kind:
         mode, self.parts = request.mode, request.parts
         self.slots = [(part.level, part.limit.name) for part in self.parts if part.limit.is_concurrent]
         self.joins = not self.slots and (mode is TAKE or mode is PEEK)
-        # Slots that were taken twice would be renewed twice, and given back once.
+        # Slots that were taken twice would be renewed twice, but given back once.
         self.repeatable = mode in (PEEK, LOWER, RENEW) or (mode is TAKE and not self.slots)
         self.described = _described(request, len(self.slots))
 
 
 class _Entry:
-    """Equal requests. `members` are their places in the batch, `number` is that of their kind."""
+    """Equal requests. `members`: their indexes in the batch. `number`: that of their kind."""
 
     __slots__ = ("kind", "members", "number", "request")
 
@@ -54,10 +54,10 @@ class _Entry:
         self.members = [member]
 
 
-class Batch:
-    """`arguments` is the command that settles it.
+class RedisBatch:
+    """An encoded batch. `arguments` is the command that settles it.
 
-    `repeatable`: sent twice by mistake, it takes at worst too much, and never gives back too much.
+    `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
     """
 
     __slots__ = ("_entries", "_size", "arguments", "repeatable")
@@ -76,7 +76,7 @@ class Batch:
         return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
     def changed(self, results: Sequence[Answer | HeadgateError]) -> bool:
-        """Whether it has moved anything: looks, refusals and what is corrupt have not."""
+        """Whether it has changed anything: looks, refusals and corrupt rows have not."""
         for entry in self._entries:
             for member in entry.members:
                 result, mode = results[member], entry.request.mode
@@ -92,8 +92,8 @@ class Batch:
 
 
 class Encoder:
-    """`kept_ms`: how long what was used of a row is kept, 0 if nothing is counted. `listener`: the name under which
-    this process hears about its waiters for slots, or nothing."""
+    """`kept_ms`: how long usage is kept; 0: none is counted. `listener`: the name under which the server notifies this
+    process of free slots; empty if it cannot."""
 
     def __init__(self, keys: Keys, cold_milli: int, kept_ms: int = 0, listener: Callable[[], str] = lambda: "") -> None:
         self._keys = keys
@@ -103,27 +103,32 @@ class Encoder:
         self._lone_head = _doubles(0, cold_milli, kept_ms, *_ONE_RUN)
         self._kinds: dict[_Place, _Kind] = {}
 
-    def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> Batch:
+    def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> RedisBatch:
         if len(requests) == 1:
             _, kind = self._kind(requests[0])
-            entries, described, repeatable = [_Entry(requests[0], kind, 1, 0)], kind.described, kind.repeatable
-            leases = self._leases(entries) if kind.slots else []
             head = self._lone_head if now_ms is None else self._head(now_ms, _ONE_RUN)
-        else:
-            entries, kinds = self._merged(requests)
-            described = [each for kind in kinds for each in kind.described]
-            repeatable = all(kind.repeatable for kind in kinds)
-            leases = self._leases(entries) if any(kind.slots for kind in kinds) else []
-            head = self._head(now_ms or 0, _runs(entries))
-        row = self._keys.row
-        if leases:
+            entries = [_Entry(requests[0], kind, 1, 0)]
+            arguments = self._arguments(entries, head, kind.described, bool(kind.slots), slot)
+            return RedisBatch(entries, 1, arguments, kind.repeatable)
+        entries, kinds = self._merged(requests)
+        head = self._head(now_ms or 0, _runs(entries))
+        described = [each for kind in kinds for each in kind.described]
+        arguments = self._arguments(entries, head, described, any(kind.slots for kind in kinds), slot)
+        return RedisBatch(entries, len(requests), arguments, all(kind.repeatable for kind in kinds))
+
+    def _arguments(
+        self, entries: list[_Entry], head: bytes, described: list[bytes | str], with_slots: bool, slot: int
+    ) -> Arguments:
+        leases: list[str] = []
+        if with_slots:
             keys = [key for entry in entries for key in self._keys_of(entry)]
+            leases = ["", self._listener(), *(entry.request.lease_id for entry in entries if entry.kind.slots)]
         else:
+            row = self._keys.row
             keys = [row(key) for entry in entries for key in entry.request.keys]
         if self._cold_milli < 1000:
             keys.append(self._keys.birth(slot))
-        arguments = ("EVALSHA", SETTLE.sha, str(len(keys)), *keys, head, *described, *leases)
-        return Batch(entries, len(requests), arguments, repeatable)
+        return ("EVALSHA", SETTLE.sha, str(len(keys)), *keys, head, *described, *leases)
 
     def _head(self, now_ms: int, runs: list[int]) -> bytes:
         return _doubles(now_ms, self._cold_milli, self._kept_ms, *runs)
@@ -134,12 +139,9 @@ class Encoder:
             rows += (*self._keys.slots(rows[level], name), self._keys.queue(rows[level], name))
         return rows
 
-    def _leases(self, entries: list[_Entry]) -> list[str]:
-        return ["", self._listener(), *(entry.request.lease_id for entry in entries if entry.kind.slots)]
-
-    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], list[_Kind]]:
+    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], Collection[_Kind]]:
         numbers: dict[_Place, int] = {}
-        kinds: list[_Kind] = []
+        kinds: dict[_Place, _Kind] = {}
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
         number, last_mode, last_parts, last_wait_ms, last_place_ms = 0, None, None, 0, 0
@@ -154,19 +156,17 @@ class Encoder:
             ):
                 last_mode, last_parts, last_wait_ms, last_place_ms = mode, parts, max_wait_ms, place_ms
                 place, kind = self._kind(request)
-                number = numbers.get(place, 0)
-                if not number:
-                    number = numbers[place] = len(numbers) + 1
-                    kinds.append(kind)
+                kinds[place] = kind
+                number = numbers.setdefault(place, len(kinds))
             entry = latest.get(keys[0])
-            if entry is not None and entry.number == number and _may_join(request, entry, latest):
+            if entry is not None and _may_join(request, number, entry, latest):
                 entry.members.append(member)
                 continue
             entry = _Entry(request, kind, number, member)
             entries.append(entry)
             for key in keys:
                 latest[key] = entry
-        return entries, kinds
+        return entries, kinds.values()
 
     def _kind(self, request: Request) -> tuple[_Place, _Kind]:
         mode, _, parts, max_wait_ms, block_ms, keep_milli, _, place_ms = request
@@ -179,12 +179,13 @@ class Encoder:
         return place, kept
 
 
-def _may_join(request: Request, entry: _Entry, latest: dict[str, _Entry]) -> bool:
-    """If nothing that came in between is about any of its keys, it may as well have come before."""
+def _may_join(request: Request, number: int, entry: _Entry, latest: dict[str, _Entry]) -> bool:
+    """It may move next to an equal request, if no request in between has any of its keys."""
     keys = request.keys
     return (
-        entry.request.keys == keys
+        entry.number == number
         and entry.kind.joins
+        and entry.request.keys == keys
         and (len(keys) == 1 or all(latest[key] is entry for key in keys))
     )
 
@@ -213,46 +214,21 @@ def _runs(entries: list[_Entry]) -> list[int]:
 
 
 def _doubles(*numbers: int) -> bytes:
-    """Whole numbers that all are exact in a double."""
+    """Integers that are all exact as doubles."""
     return pack(f"<{len(numbers)}d", *numbers)
 
 
-def _bucket(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    tokens_milli: int,
-    owed: int,
-    settled_at_ms: int,
-    remainder: int,
-    blocked_until_ms: int,
-    revision: int,
-) -> Bucket:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
-    return Bucket(limit, tokens_milli - owed * _BLOCK, settled_at_ms, remainder, blocked_until_ms, revision)
+def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
+    tokens_milli, owed, *rest = state
+    return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), tokens_milli - owed * _BLOCK, *rest)
 
 
-def _slots(
-    limit: Limit,
-    lease_id: str,
-    capacity_milli: int,
-    refill_milli: int,
-    period_ms: int,
-    held_milli: int,
-    own_milli: int,
-    settled_at_ms: int,
-    fits_at_ms: int,
-    blocked_until_ms: int,
-    revision: int,
-) -> Slots:
-    limit = told_limit(limit, capacity_milli, refill_milli, period_ms)
-    return told_slots(limit, lease_id, held_milli, own_milli, settled_at_ms, fits_at_ms, blocked_until_ms, revision)
+def _slots(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Slots:
+    return stored_slots(stored_limit(limit, capacity_milli, refill_milli, period_ms), lease_id, *state)
 
 
 def read_row(reply: list[Any]) -> list[State]:
-    """The buckets and slots of a row as read.lua tells them."""
+    """The buckets and slots of a row, from the reply of read.lua."""
     states: list[State] = []
     for at in range(0, len(reply), 1 + DESCRIBED):
         name, capacity_milli, refill_milli, period_ms, tokens, owed, *rest = reply[at : at + 1 + DESCRIBED]
@@ -266,7 +242,7 @@ def read_row(reply: list[Any]) -> list[State]:
 
 
 def read_usage(reply: list[Any]) -> dict[str, dict[int, int]]:
-    """What was used of a row as usage.lua tells it, by limit and hour."""
+    """The usage of a row by limit and hour, from the reply of usage.lua."""
     used: dict[str, dict[int, int]] = {}
     for name, hour, milli in zip(reply[::3], reply[1::3], reply[2::3]):
         hours = used.setdefault(name.decode(), {})

@@ -1,4 +1,4 @@
-"""Opening the file: is it ours, can it be written, is it the format we know. And SQLite's errors in our words."""
+"""Opening the file: whether it is ours, writable, and of a known format. And SQLite's errors as ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connect(path: str, timeout_seconds: float) -> sqlite3.Connection:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Which file the path leads to; None if there is none, or the database has no file."""
+    """Which file the path leads to; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -42,7 +42,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) -> None:
-    connection.execute("BEGIN")  # one look at all of it: another process may be creating it just now
+    connection.execute("BEGIN")  # one consistent read: another process may be creating it just now
     try:
         current = _format(connection, path) == FORMAT
     finally:
@@ -65,7 +65,7 @@ def _prepare(connection: sqlite3.Connection, path: str, timeout_seconds: float) 
 def patiently(statement: Callable[[], T], timeout_seconds: float) -> T:
     """Retry while another process holds the lock.
 
-    SQLite's own wait backs off to 100 ms and starves whoever came first; a lock here is held for microseconds.
+    SQLite's own wait backs off to 100 ms and starves the first waiter; a lock here is held for microseconds.
     """
     deadline = None
     while True:
@@ -80,7 +80,7 @@ def patiently(statement: Callable[[], T], timeout_seconds: float) -> T:
 
 
 def fetched(connection: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
-    """All rows. Text that is no UTF-8 is read all the same, so that it concerns its own row alone."""
+    """All rows. Text that is not UTF-8 is read anyway, so that it affects only its own row."""
     try:
         return connection.execute(query, parameters).fetchall()
     except (sqlite3.OperationalError, UnicodeDecodeError) as error:
@@ -115,11 +115,11 @@ def _format(connection: sqlite3.Connection, path: str) -> int:
 
 
 def _create(connection: sqlite3.Connection, path: str) -> None:
-    """Everything, or what an older file lacks."""
+    """Create all tables, or those that an older file lacks."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = _format(connection, path)
-        if found != FORMAT:  # nobody else was faster
+        if found != FORMAT:  # no other process was faster
             for statement in files(__package__).joinpath("schema.sql").read_text().split(";\n"):
                 name = _CREATED.search(statement)
                 if name and found < _SINCE.get(name[1], 1):

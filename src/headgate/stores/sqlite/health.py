@@ -1,4 +1,4 @@
-"""The file and its folder: may they be written, and is there room."""
+"""Health of the file and its folder: permissions, journal and free space."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 from ..health import Finding
-from . import open_blocking
+from . import path_of
 from .connection import FORMAT, explained
 
 _LEAST_FREE = 100_000_000
 
 
 def examine(url: str, timeout_seconds: float) -> list[Finding]:
-    with closing(open_blocking(url, timeout_seconds)) as store:
-        return list(_findings(Path(store._path), timeout_seconds))
+    return list(_findings(Path(path_of(url)), timeout_seconds))
 
 
 def _findings(path: Path, timeout_seconds: float) -> Iterator[Finding]:
@@ -41,7 +40,7 @@ def _mode(path: Path) -> Finding:
         advice = f"let this user write the file and its folder: chmod u+rw {path}, chmod u+w {path.parent}"
         return Finding("file", "fail", found, advice)
     if mode & stat.S_IWOTH:
-        return Finding("file", "warn", found, f"everybody on this machine may change limits: chmod o-w {path}")
+        return Finding("file", "warn", found, f"every user of this machine can change limits: chmod o-w {path}")
     return Finding("file", "ok", found)
 
 
@@ -55,7 +54,7 @@ def _journal(journal: str) -> Finding:
     found = f"SQLite {sqlite3.sqlite_version}, journal_mode {journal}"
     if journal == "wal":
         return Finding("journal", "ok", found)
-    return Finding("journal", "warn", found, "writers and readers stop each other: is the file on a network drive?")
+    return Finding("journal", "warn", found, "writers and readers block each other: is the file on a network drive?")
 
 
 def _room(path: Path) -> Finding:

@@ -1,4 +1,4 @@
-"""One connection, one transaction per batch."""
+"""The store in a file: one connection, one transaction per batch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Change, Page, Record, Swept, read_record
 from ...core.slots import Slots
 from ...core.usage import UsageRow, hour_of, is_over
-from ..fork import locked_during_fork
-from ..locks import OwnedLock, reentered
-from . import namespaces, records, rows, slots, usage
+from ..locks import OwnedLock, locked_during_fork, reentered
+from . import records, rows, usage
 from .connection import busy, connect, explained, fetched, identity, patiently
-from .keys import AFTER_ALL, Place, bounds_of
+from .rows import AFTER_ALL, Place, bounds_of
 
 log = logging.getLogger("headgate")
 
 PAGE = 1000
-LOOK_SECONDS = 1.0  # from one look at whether the file is still there to the next
+LOOK_SECONDS = 1.0  # between checks that the file is still the same
 
 T = TypeVar("T")
 
@@ -48,14 +47,14 @@ class SqliteStore:
         self._seen: dict[Place, int] = {}
         self._new_rows = 0
         self._eviction_cursor = ""
-        self._usage_hand: Place = ("", "")
+        self._usage_cursor: Place = ("", "")
         locked_during_fork(self)
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
             if identity(self._path) != self._identity:
-                log.error("%r was deleted or replaced while it was open: limits count anew in the file that is there "
+                log.error("%r was deleted or replaced while it was open: limits start anew in the file that is there "
                     "now", self._path)  # fmt: skip
                 self._disconnect()
         if self._connection is None:
@@ -65,12 +64,12 @@ class SqliteStore:
         return self._connection
 
     def _alone(self, work: Callable[[float], T]) -> T:
-        """Do the work with the connection to oneself. It is passed how many seconds are left for it."""
+        """Run `work` with exclusive use of the connection. Its argument is the seconds that are left."""
         if self.lock.owned():
             raise reentered()
         deadline = time.monotonic() + self._timeout_seconds
         try:
-            with self.lock:  # each thread before has a deadline of its own
+            with self.lock:  # each thread in front has its own deadline
                 seconds = deadline - time.monotonic()
                 if seconds <= 0:
                     raise busy(self._path)
@@ -79,7 +78,7 @@ class SqliteStore:
             raise explained(error, self._path) from error
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do the work in a transaction that no other process can come between."""
+        """Run `work` in a write transaction."""
 
         def write(seconds: float) -> T:
             connection = self._connected()
@@ -138,7 +137,7 @@ class SqliteStore:
         return results
 
     def _settle_one(self, connection: sqlite3.Connection, request: Request, now_ms: int) -> Answer | CorruptState:
-        """The same for the request that most requests are."""
+        """The same for the most common kind of request."""
         (part,) = request.parts
         place = (request.keys[part.level], part.limit.name)
         try:
@@ -152,7 +151,7 @@ class SqliteStore:
         return answer
 
     def _state(self, place: Place, part: Part, stored: dict[Place, State], over: set[Place], now_ms: int) -> State:
-        """The state of a place at the beginning of a batch. `over` gets it if what it has counted is to be put away."""
+        """The state of a place at the start of a batch. The place is added to `over` if its usage must be put away."""
         state = stored.get(place)
         seen_ms = self._seen.get(place, 0)
         if state is None or isinstance(state, Slots) is not part.limit.is_concurrent:
@@ -162,7 +161,7 @@ class SqliteStore:
         if (
             isinstance(state, Bucket)
             and state.used_milli
-            # One who counts nothing loses nothing that others have counted.
+            # A process that does not count usage must not lose what others have counted.
             and (is_over(state, max(seen_ms, now_ms)) or not self.usage_ms)
         ):
             over.add(place)
@@ -182,13 +181,13 @@ class SqliteStore:
         if over:
             for place in over & _used(batch) & states.keys():
                 if type(states[place]) is not type(stored[place]):
-                    states[place].changed = True  # one of the other kind starts anew, even if it refuses
+                    states[place].changed = True  # a limit that changed its kind starts anew, even if it refuses
             self._put_away(connection, [place for place in over if states[place].changed], now_ms)
         for place, state in states.items():
             if state.changed:
                 self._save_one(connection, place, state, stored.get(place))
             else:
-                # Looking costs no write, but time must not run backwards for one who looked.
+                # A look writes nothing, but time must not run backwards for the caller.
                 self._seen[place] = state.settled_at_ms
         if len(self._seen) > PAGE:
             self._seen.clear()
@@ -203,14 +202,14 @@ class SqliteStore:
         else:
             connection.execute(rows.UPDATE, values)
         if isinstance(state, Slots) or isinstance(before, Slots):
-            slots.save(connection, place, state)
+            rows.save_holders(connection, place, state)
 
     def _put_away(self, connection: sqlite3.Connection, places: Sequence[Place], now_ms: int) -> None:
         usage.put_away(connection, places)
         self._forget_usage(connection, 2 * len(places), now_ms)
 
     def _forget_full(self, connection: sqlite3.Connection, now_ms: int) -> None:
-        """For every page of new rows look at two, going round, so that full ones go faster than others can come."""
+        """Look at two pages of rows for every page of new ones, so that full ones go faster than others come."""
         self._new_rows = 0
         found = fetched(connection, rows.READ_AFTER, self._eviction_cursor, AFTER_ALL, 2 * PAGE)
         _delete_full(connection, found, now_ms)
@@ -218,10 +217,10 @@ class SqliteStore:
         self._forget_usage(connection, 2 * PAGE, now_ms)
 
     def _forget_usage(self, connection: sqlite3.Connection, places: int, now_ms: int) -> None:
-        """The same for usage: what is too old goes faster than more can come."""
+        """The same for usage that is too old."""
         if self.usage_ms:
             hour = hour_of(now_ms - self.usage_ms)
-            self._usage_hand = usage.forget(connection, self._usage_hand, AFTER_ALL, hour, places) or ("", "")
+            self._usage_cursor = usage.forget(connection, self._usage_cursor, AFTER_ALL, hour, places) or ("", "")
 
     def delete_buckets(self, keys: Sequence[str]) -> None:
         doomed = [(key,) for key in keys]
@@ -240,7 +239,7 @@ class SqliteStore:
         assert now_ms is not None
         start, end = bounds_of(namespace, entity_id)
         found = self._read(rows.READ_PAGE, max(cursor or start, start), end, PAGE)
-        held = slots.by_place(self._read(slots.READ_RANGE, found[0][0], found[-1][0])) if found else {}
+        held = rows.holders_by_place(self._read(rows.READ_HOLDERS, found[0][0], found[-1][0])) if found else {}
         page, corrupt = list[BucketRow](), list[CorruptState]()
         last, count = None, 0
         for last, of_key in groupby(found, key=itemgetter(0)):
@@ -287,7 +286,7 @@ class SqliteStore:
         bounds, with_open = (max(cursor or start, start), end), bool(self.usage_ms)
         return self._look(lambda connection: usage.read_page(connection, bounds, resource, hours, with_open=with_open))
 
-    # Life
+    # Maintenance
 
     def sweep(self, namespace: str, now_ms: int | None) -> Swept:
         assert now_ms is not None
@@ -296,7 +295,7 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> Swept:
             expired = connection.execute("DELETE FROM records WHERE expires_at_ms <= ?", (now,)).rowcount
-            leases = slots.sweep(connection, now, start, end)
+            leases = rows.free_expired(connection, now, start, end)
             buckets, after = 0, start
             while True:
                 found = fetched(connection, rows.READ_AFTER, after, end, PAGE)
@@ -314,13 +313,13 @@ class SqliteStore:
         return swept
 
     def list_stored(self) -> list[str]:
-        return self._look(namespaces.stored)
+        return self._look(records.list_namespaces)
 
     def count_stored(self, namespace: str) -> int:
-        return self._look(lambda connection: namespaces.count(connection, namespace))
+        return self._look(lambda connection: records.count_rows(connection, namespace))
 
     def purge(self, namespace: str) -> int:
-        return self._write(lambda connection: namespaces.purge(connection, namespace))
+        return self._write(lambda connection: records.delete_some(connection, namespace))
 
     def setup(self) -> None:
         self.ping()
@@ -332,8 +331,8 @@ class SqliteStore:
         self._alone(lambda _: self._disconnect())
 
     def before_fork(self) -> None:
-        """SQLite would take the parent's locks for the child's own, and the parent's closing would remove the log under
-        the child. So both sides open anew."""
+        """SQLite would take the parent's locks for the child's own, and the parent would remove the log under the child
+        when it closes. So both open the file again."""
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -353,7 +352,7 @@ def _result(
 
 
 def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """The batch in pieces, in each of which a place has tokens or slots and not both."""
+    """The batch in pieces. In each, a place has either tokens or slots."""
     first, kinds = 0, dict[Place, bool]()
     for index, request in enumerate(batch):
         wanted = {(request.keys[part.level], part.limit.name): part.limit.is_concurrent for part in request.parts}
@@ -365,7 +364,7 @@ def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
 
 
 def _used(batch: Sequence[Request]) -> set[Place]:
-    """The places at which somebody does more than look."""
+    """The places where a request does more than look."""
     return {
         (request.keys[part.level], part.limit.name)
         for request in batch

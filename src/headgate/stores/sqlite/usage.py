@@ -1,4 +1,4 @@
-"""The table of usage: what was used, by the hour, as far as it is no longer counted in a bucket."""
+"""The table of usage: usage by the hour that is no longer counted in a bucket."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ...core.records import Page
 from ...core.stored import LATEST_MS
 from ...core.units import MAX_DEBT_MILLI
 from ...core.usage import HOUR_MS, UsageRow
-from .keys import AFTER_ALL, Place
+from .rows import AFTER_ALL, Place
 
 _Bounds: TypeAlias = tuple[str, str]  # keys after the one and before the other
 _Used: TypeAlias = tuple[str, str, int, int]  # key, limit name, hour, millitokens
 
 _NUMBERS = 10_000  # in a page
 _HOUR = f"settled_at_ms / {HOUR_MS}"
-# What a corrupt row says is left out.
+# Numbers of corrupt rows are left out.
 _COUNTED = (
     f"used_milli <> 0 AND typeof(used_milli) = 'integer' AND used_milli BETWEEN -{MAX_DEBT_MILLI} AND {MAX_DEBT_MILLI}"
     f" AND typeof(settled_at_ms) = 'integer' AND settled_at_ms BETWEEN 0 AND {LATEST_MS}"
 )
-# What is added is no larger than the bound, nor is what it is added to: the sum is within 63 bits before it is cut.
+# Both summands are within the bound, so that the sum fits in 63 bits before it is clamped.
 _PUT_AWAY = f"""
     INSERT INTO usage (key, limit_name, hour, used_milli)
     SELECT key, limit_name, {_HOUR}, used_milli FROM buckets WHERE {_COUNTED} AND key = ?
@@ -49,7 +49,7 @@ _NEVER = 1 << 62
 
 
 def put_away(connection: sqlite3.Connection, places: Iterable[Place]) -> None:
-    """What the stored buckets have counted. The transaction goes on to write or delete them."""
+    """Copy what the stored buckets have counted. The same transaction then writes or deletes them."""
     connection.executemany(_PUT_PLACE_AWAY, places)
 
 
@@ -58,7 +58,7 @@ def put_keys_away(connection: sqlite3.Connection, keys: Iterable[tuple[str]]) ->
 
 
 def forget(connection: sqlite3.Connection, after: Place, end: str, hour: int, most: int) -> Place | None:
-    """All before an hour at the next `most` places. The last one, or None if there are no more."""
+    """Delete all before an hour at the next `most` places. Returns the last place, or None if there are no more."""
     last, count = None, 0
     for place in islice(_places(connection, after, end), most):
         connection.execute(_FORGET, (*place, hour))
@@ -66,8 +66,8 @@ def forget(connection: sqlite3.Connection, after: Place, end: str, hour: int, mo
     return last if count == most else None
 
 
-def purge(connection: sqlite3.Connection, bounds: _Bounds, most: int) -> int:
-    """All of some places, about `most` rows. How many places that was."""
+def delete_some(connection: sqlite3.Connection, bounds: _Bounds, most: int) -> int:
+    """Delete all of some places, about `most` rows. Returns the number of places."""
     start, end = bounds
     places = rows = 0
     for place in _places(connection, (start, AFTER_ALL), end):
@@ -105,7 +105,7 @@ def _read_put_away(connection: sqlite3.Connection, bounds: _Bounds, hours: tuple
 
 
 def _places(connection: sqlite3.Connection, after: Place, end: str) -> Iterator[Place]:
-    """From one to the next, however many hours there are of each."""
+    """Skips from one place to the next, however many hours each has."""
     while found := connection.execute(_NEXT_PLACE, (*after, end)).fetchone():
         after = found
         yield after

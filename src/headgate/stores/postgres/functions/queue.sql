@@ -53,7 +53,7 @@ END
 $$;
 
 -- Notifies the waiters at the head of the queue whose slots are free, so that they ask again. A listener holds a lock as
--- long as it lives (hearing.py). Without that lock the waiter is dead, and loses its place.
+-- long as it lives (notifications.py). Without that lock the waiter is dead, and loses its place.
 CREATE OR REPLACE FUNCTION headgate.wake(of_key text, of_name text, free bigint, capacity bigint, settled bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

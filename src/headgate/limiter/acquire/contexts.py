@@ -1,0 +1,102 @@
+"""What `acquire` and `acquire_many` return: it takes when it is entered, and ends the leases when it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from ...core.errors import RateLimitExceeded
+from ...core.limit import Limit
+from ..leases.lease import BaseLease, Lease, SyncLease
+from ..misuse import AsyncOnly, NotEntered, SyncOnly
+from ..vendor.dimensions import Dimensions, asks_of, leave_all_plan
+from .decision import Decision
+from .options import OnError, Options
+
+L = TypeVar("L", bound=BaseLease)
+
+
+class _Acquire(NotEntered, Generic[L]):
+    written = "acquire()"
+    __slots__ = ("_arguments", "_engine", "_lease", "_on_error")
+
+    def __init__(self, engine: Any, arguments: tuple[Any, ...], on_error: OnError) -> None:
+        self._engine = engine
+        self._arguments = arguments
+        self._on_error = on_error
+        self._lease: L
+
+    def _entered(self, decision: Decision[Any]) -> L:
+        lease = decision._take_lease(self._on_error)
+        if lease is None:
+            raise RateLimitExceeded(decision.statuses)
+        self._lease = lease
+        return self._lease
+
+
+class AsyncAcquire(AsyncOnly, _Acquire[Lease], AbstractAsyncContextManager[Lease]):
+    async def __aenter__(self) -> Lease:
+        return self._entered(await self._engine.decide(*self._arguments))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._lease.__aexit__(kind, error, traceback)
+
+
+class SyncAcquire(SyncOnly, _Acquire[SyncLease], AbstractContextManager[SyncLease]):
+    def __enter__(self) -> SyncLease:
+        return self._entered(self._engine.decide(*self._arguments))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lease.__exit__(kind, error, traceback)
+
+
+class _AcquireMany(NotEntered, Generic[L]):
+    written = "acquire_many()"
+
+    def __init__(
+        self,
+        engine: Any,
+        consume: Dimensions,
+        limits: Mapping[str, Iterable[Limit]] | None,
+        options: Options,
+        on_error: OnError,
+    ) -> None:
+        self._engine = engine
+        self._asks = asks_of(engine, consume, limits)
+        self._options = options
+        self._on_error = on_error
+        self._leases: dict[str, L] = {}
+
+    def _entered(self, decision: Decision[Any]) -> dict[str, L]:
+        if not decision.allowed:
+            raise RateLimitExceeded(decision.statuses)
+        self._leases = dict(zip(self._asks, decision.leases))
+        for lease in self._leases.values():
+            lease._on_error = self._on_error
+        return self._leases
+
+
+class AsyncAcquireMany(AsyncOnly, _AcquireMany[Lease], AbstractAsyncContextManager[dict[str, Lease]]):
+    async def __aenter__(self) -> dict[str, Lease]:
+        return self._entered(await self._engine.decide_group([*self._asks.values()], self._options))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._engine.run(leave_all_plan(self._leases.values(), error))
+
+
+class SyncAcquireMany(SyncOnly, _AcquireMany[SyncLease], AbstractContextManager[dict[str, SyncLease]]):
+    def __enter__(self) -> dict[str, SyncLease]:
+        return self._entered(self._engine.decide_group([*self._asks.values()], self._options))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._engine.run(leave_all_plan(self._leases.values(), error))

@@ -1,0 +1,252 @@
+"""The engine for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar, cast
+
+from ..core.decide import Answer, Parts, Request
+from ..core.errors import RateLimiterUnavailable, Unanswered
+from ..core.limit import Limit
+from ..plan import (
+    Call,
+    Nap,
+    Plan,
+    Settle,
+    SettleAll,
+    SettleEach,
+    SettleHere,
+    SingleFlight,
+    Sleep,
+    StoreCall,
+    Whole,
+    arun,
+    to_the_end,
+)
+from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
+from .acquire.chain import Chain
+from .acquire.coalesce import MAX_BATCH, settle_each
+from .acquire.decision import Decision
+from .acquire.funnel import conclude_plan, decide_plan
+from .acquire.group import Ask, Member, as_groups, named
+from .acquire.options import PLAIN, OnError, OnUnavailable, Options
+from .acquire.slot_queue import SlotQueues
+from .acquire.task_coalescer import TaskCoalescer
+from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
+from .config import namespaces
+from .engine import Engine, settled_groups
+from .leases.held_slots import HeldSlots
+from .leases.lease import Lease
+from .leases.renewal import TaskRenewal
+from .single_flight import TaskSingleFlight
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TaskEngine(Engine):
+    def open(self) -> None:
+        store = self.store = open_async_store(self.url, self.store_timeout)
+        store.usage_ms = self.usage_ms
+        self._single_flight = TaskSingleFlight()
+        in_process = isinstance(store, OffloadedStore) and store.in_process
+        self.slot_queues = SlotQueues(
+            asyncio.Event, shared=not in_process, notifications=getattr(store, "notifications", None)
+        )
+        self.renewal = TaskRenewal(self)
+        self._background: set[asyncio.Task[Any]] = set()
+        self._enter: Callable[[], object] = asyncio.get_running_loop
+        self._drain: Callable[[float], Coroutine[Any, Any, None]] | None = None
+        self._settle: Callable[[Request], Coroutine[Any, Any, Answer]]
+        self._settle_each: Callable[[Sequence[Request]], Coroutine[Any, Any, list[Answer | Unanswered]]]
+        if isinstance(store, OffloadedStore) and store.in_process:
+            self._settle = _at_once(lambda request: self._ask_here((request,), self.now_ms())[0])
+            self._settle_each = _at_once(
+                lambda batch: settle_each(lambda some: self._ask_here(some, self.now_ms()), batch)
+            )
+        else:
+            coalescer = TaskCoalescer(self._settle_batch, together=self.coalesce)
+            self._settle, self._settle_each = coalescer.settle, coalescer.settle_each
+            self._enter, self._drain = coalescer.enter, coalescer.drain
+
+    def wire(self) -> None:
+        store, observers = self.store, self.observers
+        self._ask = observers.settling_later(store.settle) if observers.watched else store.settle
+        if isinstance(store, OffloadedStore) and store.in_process:
+            here = cast(InProcessStore, store.blocking)
+            self._ask_here = observers.settling(here.settle) if observers.watched else here.settle
+            self.take = observers.taking(here.take) if observers.watched else here.take
+
+    def make_lease(
+        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
+    ) -> Lease:
+        return Lease(self, chain, parts, on_error, hold, degraded=degraded)
+
+    # Performing the calls of plans
+
+    async def run(self, plan: Plan[T]) -> T:
+        return await arun(plan, self.perform)
+
+    async def perform(self, call: Call[Any]) -> Any:
+        self.check_open()
+        perform: Callable[..., Coroutine[Any, Any, Any]] = self._PERFORM.get(type(call), TaskEngine._call_store)
+        return await perform(self, call)
+
+    async def _settle_one(self, call: Settle) -> Answer:
+        return await self._settle(call.request)
+
+    async def _settle_all(self, call: SettleAll) -> list[Answer]:
+        answers: list[Answer] = []
+        try:
+            for start in range(0, len(call.batch), MAX_BATCH):
+                answers += await self._settle_batch(call.batch[start : start + MAX_BATCH])
+        except CancelledLate as late:
+            raise late.own from None
+        return answers
+
+    async def _settle_many(self, call: SettleEach) -> list[Answer | Unanswered]:
+        return await self._settle_each(call.batch)
+
+    async def _settle_here(self, call: SettleHere) -> Answer:
+        return self.fallback.settle(call.request, self.clock.now_ms())
+
+    async def _nap(self, nap: Nap) -> None:
+        seconds = nap.seconds if isinstance(self.clock, SystemClock) else min(nap.seconds, GLANCE_SECONDS)
+        await rings(nap.bell, seconds)
+        nap.bell.clear()
+
+    async def _sleep(self, call: Sleep) -> None:
+        await asleep_on(self.clock, call.seconds)
+
+    async def _share(self, call: SingleFlight[Any]) -> Any:
+        return await self._single_flight.run(call.key, lambda: self.run(call.plan()))
+
+    async def _to_the_end(self, call: Whole[Any]) -> Any:
+        return await to_the_end(self.run(call.plan()))
+
+    async def _call_store(self, call: StoreCall[Any]) -> Any:
+        self._enter()
+        if self.must_enter(call):
+            enter = partial(namespaces.enter_plan, self, register=call.writes)
+            await self.perform(SingleFlight(("enter", call.writes), enter))
+        return await self._guarded(getattr(self.store, call.method), *call.arguments(self.now_ms()))
+
+    _PERFORM: ClassVar[dict[type[Call[Any]], Callable[..., Coroutine[Any, Any, Any]]]] = {
+        Settle: _settle_one,
+        SettleAll: _settle_all,
+        SettleEach: _settle_many,
+        SettleHere: _settle_here,
+        Nap: _nap,
+        Sleep: _sleep,
+        SingleFlight: _share,
+        Whole: _to_the_end,
+    }
+
+    async def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
+        return await self._guarded(self._ask, batch, self.now_ms())
+
+    async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call the store, unless the breaker is open."""
+        self.breaker.check()
+        try:
+            result = await method(*arguments)
+        except BaseException as error:
+            self.breaker.ended(error)
+            raise
+        self.breaker.worked()
+        return result
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)  # the loop itself holds tasks only weakly
+        task.add_done_callback(self._background.discard)
+
+    # Deciding
+
+    async def decide(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, Any],
+        limits: Iterable[Limit] | None,
+        options: Options,
+        *,
+        observe: bool = True,
+    ) -> Decision[Lease]:
+        if observe and (self.observers.active or not self.warm) and self.observed():
+            ask = Ask(entity_id, resource, consume, limits)
+            with self.observers.deciding(named(self, (ask,))) as deciding:
+                decision = await self.decide(entity_id, resource, consume, limits, options, observe=False)
+                deciding.decided((decision,))
+                return decision
+        if options is PLAIN and self.warm and not self.closed:
+            # The short cut past the plan, for the usual acquire.
+            chain = self.cache.get(entity_id, resource)
+            if chain is not None:
+                if limits is not None:
+                    chain = chain.under(limits)
+                parts = chain.parts(consume)
+                if not chain.shape.has_slots:
+                    if self.take is not None:
+                        return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock.now_ms()))
+                    try:
+                        return Decision(self, chain, parts, await self._settle(chain.request(parts)))
+                    except RateLimiterUnavailable as unavailable:
+                        asks = (Ask(entity_id, resource, consume, limits),)
+                        groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
+                        (outcome,) = await self.run(conclude_plan(self, groups, options))
+                        return self.decision(outcome, options)
+        return await self.decide_group([Ask(entity_id, resource, consume, limits)], options, observe=False)
+
+    async def decide_group(self, asks: Sequence[Ask], options: Options, *, observe: bool = True) -> Decision[Lease]:
+        """All of the asks, or none. Corrupt state is an error."""
+        if observe and (self.observers.active or not self.warm) and self.observed():
+            with self.observers.deciding(named(self, asks)) as deciding:
+                decision = await self.decide_group(asks, options, observe=False)
+                deciding.decided((decision,))
+                return decision
+        (outcome,) = await self.run(decide_plan(self, [asks], options))
+        if outcome.error is not None:
+            raise outcome.error
+        return self.decision(outcome, options)
+
+    async def decide_each(
+        self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None, *, observe: bool = True
+    ) -> list[Decision[Lease]]:
+        if observe and (self.observers.active or not self.warm) and self.observed():
+            with self.observers.deciding(named(self, asks)) as deciding:
+                decisions = await self.decide_each(asks, on_unavailable, observe=False)
+                deciding.decided(decisions)
+                return decisions
+        options = PLAIN if on_unavailable is None else Options(on_unavailable=on_unavailable)
+        if options is PLAIN and self.warm and not self.closed:
+            members = self.known_members(asks)
+            if members is not None and self.take is not None:
+                return self.take_each(members)
+            if members:
+                results = await self._settle_each([chain.request(parts) for chain, parts in members])
+                if (answered := self.decisions(members, results)) is not None:
+                    return answered
+                groups = settled_groups(asks, members, results, options)
+                return [self.decision(one, options) for one in await self.run(conclude_plan(self, groups, options))]
+        outcomes = await self.run(decide_plan(self, as_groups(asks), options))
+        return [self.decision(outcome, options) for outcome in outcomes]
+
+    async def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            try:
+                await self.renewal.close()
+                if self._drain is not None:
+                    await self._drain(2 * self.store_timeout)
+            finally:  # if this task is cancelled too
+                await self.store.close()
+
+
+def _at_once(settle: Callable[[R], T]) -> Callable[[R], Coroutine[Any, Any, T]]:
+    async def settled(request: R) -> T:
+        return settle(request)
+
+    return settled
