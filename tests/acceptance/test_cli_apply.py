@@ -34,20 +34,20 @@ def test_what_would_change_then_changing_it(inside: Cli, file: Path) -> None:
     apply = ("apply", "-f", str(file))
     planned = inside(*apply, "--plan", code=1).stdout
     assert planned.splitlines() == [
-        "+ system: rpm 100/minute",
+        "+ limits of everyone on every resource: rpm 100/minute",
         '+ entity holding: name "Holding\\u001b[31m"',
         "+ entity acme: parent holding",
-        "+ limits of acme: rpm 10/minute",
+        "+ limits of acme on every resource: rpm 10/minute",
         "would be: 4 created",
     ]
     assert inside.json("export") == {"namespace": "default"}
     assert inside(*apply).stdout.splitlines()[-1] == "4 created"
-    assert inside(*apply).stdout == "nothing to do\n"
-    assert inside(*apply, "--plan").stdout == "nothing to do\n"
+    assert inside(*apply).stdout == "no changes\n"
+    assert inside(*apply, "--plan").stdout == "no changes\n"
     file.write_text(CHANGED)
     assert inside(*apply).stdout.splitlines() == [
         '~ entity acme: +name "Acme", -parent holding',
-        "~ limits of acme: rpm 10/minute -> 20/minute",
+        "~ limits of acme on every resource: rpm 10/minute -> 20/minute",
         "2 changed",
     ]
 
@@ -77,24 +77,24 @@ def test_a_file_with_mistakes_changes_nothing(inside: Cli, file: Path) -> None:
     assert "it cannot be read: No such file" in inside.error("apply", "-f", "nowhere.yaml")
     file.write_text("namespace: blue")
     assert "it is for namespace 'blue', not 'default'" in inside.error("apply", "-f", str(file))
-    assert inside("apply", "-f", str(file), "--namespace", "blue").stdout == "nothing to do\n"
+    assert inside("apply", "-f", str(file), "--namespace", "blue").stdout == "no changes\n"
     assert inside.json("export") == {"namespace": "default"}
 
 
 def test_pruning_is_confirmed(cli: Cli, inside: Cli, file: Path) -> None:
     inside("apply", "-f", str(file))
     file.write_text("system:\n  limits: {rpm: 100/minute}\n")
-    assert inside("apply", "-f", str(file)).stdout == "nothing to do\n"
+    assert inside("apply", "-f", str(file)).stdout == "no changes\n"
     prune = ("apply", "-f", str(file), "--prune")
     assert inside(*prune, "--plan", code=1).stdout.endswith("would be: 3 removed\n")
-    assert "give --yes" in inside("apply", "-f", str(file), "--prune", code=2).stderr
+    assert "use --yes" in inside("apply", "-f", str(file), "--prune", code=2).stderr
     with cli.terminal(*prune) as terminal:
-        terminal.see("Remove 3 of what is stored, for good?")
+        terminal.see("Remove 3 stored items permanently?")
         terminal.type("n\n")
         assert terminal.end() == 1
     assert "nothing was changed" in terminal.seen
     assert inside(*prune, "--yes").stdout.splitlines() == [
-        "- limits of acme: rpm 10/minute",
+        "- limits of acme on every resource: rpm 10/minute",
         "- entity acme: parent holding",
         '- entity holding: name "Holding\\u001b[31m"',
         "3 removed",
@@ -106,9 +106,9 @@ def test_many_are_shown_as_they_go(cli: Cli, inside: Cli, file: Path) -> None:
     file.write_text(json.dumps({"entities": many}))
     with cli.terminal("apply", "-f", str(file)) as terminal:
         assert terminal.end() == 0
-    assert "and 550 more: --plan shows them all" in terminal.seen
+    assert "and 550 more: --plan shows all of them" in terminal.seen
     assert "applying" in terminal.seen
-    assert "100%" in terminal.seen
+    assert "600 of 600" in terminal.seen
     assert len(inside.json("export")["entities"]) == 600
 
 
@@ -117,7 +117,7 @@ def test_exporting_and_applying_is_nothing(inside: Cli, file: Path, tmp_path: Pa
     inside("apply", "-f", str(file))
     for name in ("out.yaml", "out.toml"):
         assert inside("export", "-o", str(tmp_path / name)).stdout == ""
-        assert inside("apply", "-f", str(tmp_path / name), "--prune").stdout == "nothing to do\n"
+        assert inside("apply", "-f", str(tmp_path / name), "--prune").stdout == "no changes\n"
     assert inside("export", "--format", "toml").stdout == (tmp_path / "out.toml").read_text()
     assert inside("export").stdout == (tmp_path / "out.yaml").read_text()
     assert inside.json("export")["entities"]["acme"] == {"parent": "holding", "limits": {"rpm": "10/minute"}}
@@ -130,7 +130,7 @@ def test_ids_that_are_hashed(inside: Cli, file: Path) -> None:
     shown = inside("apply", "-f", str(file), "--hash-entity-ids").stdout
     assert "a b@c" not in shown
     assert inside.json("entity", "get", "a b@c", "--hash-entity-ids")["name"] == "Secret"
-    assert inside("apply", "-f", str(file), "--hash-entity-ids").stdout == "nothing to do\n"
+    assert inside("apply", "-f", str(file), "--hash-entity-ids").stdout == "no changes\n"
 
 
 def test_the_schema_is_printed(inside: Cli) -> None:

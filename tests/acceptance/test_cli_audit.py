@@ -65,7 +65,7 @@ def test_page_by_page_every_event_comes_once(inside: Cli) -> None:
             break
         assert len(page["events"]) == 3
     assert found == everything
-    assert "there is more: --cursor " in inside("audit", "--limit", "3").stdout
+    assert "more events: --cursor " in inside("audit", "--limit", "3").stdout
 
 
 def test_who_is_said_to_have_made_a_change(inside: Cli) -> None:
@@ -77,5 +77,5 @@ def test_who_is_said_to_have_made_a_change(inside: Cli) -> None:
 
 
 def test_nothing_to_tell(inside: Cli) -> None:
-    assert inside("audit").stdout == "nothing was changed\n"
+    assert inside("audit").stdout == "no events\n"
     assert inside.json("audit", "--entity", "nobody") == {"events": [], "cursor": None}

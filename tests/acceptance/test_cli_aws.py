@@ -21,7 +21,7 @@ pytest.importorskip("boto3")
 
 import yaml
 
-import headgate.aws.stack.formation as formation
+import headgate.aws.stack.cloudformation as cloudformation
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.stack import Stack, StackFailed, template
 from headgate.cli.app import run
@@ -148,14 +148,14 @@ def test_a_failure_names_what_failed(
         made["Resources"]["Broken"] = {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
         return made
 
-    monkeypatch.setattr(formation, "template", broken)
+    monkeypatch.setattr(cloudformation, "template", broken)
     assert run(["aws", "deploy", "--name", "broken", "--no-functions", *endpoint]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert "Broken: failed: " in told.err
     assert "\nbroken: rolling back\n" in told.err
     last = told.err.splitlines()[-1]
-    assert last.startswith("error: stack 'broken' could not be created, and nothing is left of it: Broken (")
+    assert last.startswith("error: stack 'broken' could not be created, and was removed: Broken (")
 
 
 def test_something_wrong_is_exit_code_1(endpoint: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +210,7 @@ def test_the_sandbox(cli: Cli) -> None:
         assert environment["HEADGATE_URL"] in exported
     finally:
         down = cli("sandbox", "down", *folder)
-    assert down.stdout == "the sandbox has ended, and forgot everything\n"
+    assert down.stdout == "the sandbox was stopped, and its data is removed\n"
     assert cli.inside("sandbox", "down", *folder).stdout == "no sandbox was running\n"
 
 
@@ -279,4 +279,4 @@ def test_whoever_stops_looking_does_not_stop_the_stack(
 
     monkeypatch.setattr(Stack, "deploy", interrupted)
     assert run(["aws", "deploy", "--name", "limits", *endpoint]) == 130
-    assert capsys.readouterr().err.startswith("the stack goes on by itself: `headgate aws status --name limits` shows")
+    assert capsys.readouterr().err.startswith("CloudFormation continues: `headgate aws status --name limits` shows")

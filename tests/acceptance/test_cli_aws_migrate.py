@@ -75,7 +75,7 @@ def test_a_dry_run_and_the_run_say_the_same(
     before = source.items()
     dry = cli("migrate", *named, "--dry-run").stdout
     table = f"{source.table}-headgate"
-    first = f"{source.table} (zae-limiter, schema version 0.8.0) would be carried into {table}\n"
+    first = f"{source.table} (zae-limiter, schema version 0.8.0) would be migrated into {table}\n"
     assert dry.startswith(first)
     assert table not in source.tables()
     done = cli("migrate", *named).stdout
@@ -114,11 +114,11 @@ def test_a_table_that_cannot_be_carried_whole_is_refused_with_every_reason(cli: 
         for dry in ([], ["--dry-run"]):
             told = cli.inside("migrate", "--name", source.table, *cli.place, *dry, code=2).stderr.splitlines()
             assert told[0] == (
-                f"error: table '{source.table}' (zae-limiter, schema version 0.10.0) cannot be carried whole, and "
-                "nothing was written:"
+                f"error: table '{source.table}' (zae-limiter, schema version 0.10.0) cannot be migrated completely, "
+                "and nothing was written:"
             )
             assert len(told) == 11
-            assert told[-1] == "change these, or go on without them with --force"
+            assert told[-1] == "change these, or leave them out with --force"
         assert source.items() == before
         assert f"{source.table}-headgate" not in source.tables()
         forced = cli.inside("migrate", "--name", source.table, *cli.place, "--force", "--dry-run").stdout
@@ -129,13 +129,13 @@ def test_in_place_asks_for_the_name_of_the_table(cli: Cli, source: Made, named: 
     before = source.items()
     assert "give --yes" in cli("migrate", *named, "--in-place", code=2).stderr
     seen = cli.on_a_terminal(["migrate", "--name", source.table, "--in-place"], b"no\n", code=1)
-    assert "zae-limiter cannot use it any more" in seen
+    assert "zae-limiter cannot use it afterwards" in seen
     assert "nothing was changed" in seen
-    assert "carried in place" in cli.inside("migrate", *named, "--in-place", "--dry-run").stdout
+    assert "migrated in place" in cli.inside("migrate", *named, "--in-place", "--dry-run").stdout
     assert source.items() == before
     answer = f"{source.table}\n".encode()
     seen = cli.on_a_terminal(["migrate", "--name", source.table, "--in-place"], answer, code=0)
-    assert "was carried in place" in seen
+    assert "was migrated in place" in seen
     assert not [pk for pk, _ in source.items() if pk == "ENTITY#key-1"]
     assert "there is nothing to do" in cli.inside("migrate", *named, "--in-place", "--yes").stdout
 
@@ -144,8 +144,8 @@ def test_a_table_is_not_copied_into_itself_or_under_a_name_that_is_none(
     cli: Cli, source: Made, named: tuple[str, ...]
 ) -> None:
     into_itself = cli.inside("migrate", *named, "--to-table", source.table, code=2).stderr
-    assert "would be copied into itself: name another one, or say in place" in into_itself
+    assert "would be copied into itself: name another table, or pass in_place" in into_itself
     assert "table name 'a b' is not allowed" in cli.inside("migrate", *named, "--to-table", "a b", code=2).stderr
     both = cli.inside("migrate", *named, "--in-place", "--yes", "--to-table", "other", code=2).stderr
-    assert "in place, and into the table 'other': give one of the two" in both
+    assert "pass in_place or to_table 'other', not both" in both
     assert "other" not in source.tables()

@@ -29,7 +29,7 @@ def test_buckets_are_shown_until_they_are_full(inside: Cli) -> None:
     (bucket,) = inside.json("buckets", "acme", "--resource", "llm")
     assert (bucket["available"], bucket["capacity"], bucket["limit"]) == (100, 150, "100/hour burst 150")
     assert 1700 < bucket["full_in_seconds"] <= 1800
-    assert inside("buckets", "nobody").stdout == "no buckets: all are full\n"
+    assert inside("buckets", "nobody").stdout == "all buckets are full\n"
     assert inside.json("buckets", "nobody") == []
 
 
@@ -48,7 +48,7 @@ def test_slots_in_the_shell(inside: Cli) -> None:
 
 def test_watching_on_a_terminal_until_interrupted(cli: Cli) -> None:
     with cli.limiter() as limiter, cli.terminal("buckets", "acme", "--watch", "--every", "0.1") as terminal:
-        terminal.see("no buckets: all are full")
+        terminal.see("all buckets are full")
         limiter.try_acquire("acme", "llm", {"rpm": 40}, [Limit.per_day("rpm", 50)])
         terminal.see("10 of 50")
         limiter.try_acquire("acme", "llm", {"rpm": 7}, [Limit.per_day("rpm", 50)])
@@ -79,7 +79,7 @@ def test_reset_makes_buckets_full_again(inside: Cli) -> None:
     inside("system", "set", "rpm=5/hour")
     inside("check", "acme", "llm", "--consume", "rpm=5")
     inside("check", "acme", "llm", "--consume", "rpm=1", code=1)
-    assert inside("reset", "acme", "llm").stdout == "full again: acme on llm\n"
+    assert inside("reset", "acme", "llm").stdout == "filled: acme on llm\n"
     assert inside.json("check", "acme", "llm", "--consume", "rpm=1")["limits"][0]["available"] == 4
     assert inside.json("reset", "acme", "llm") == {"entity_id": "acme", "resource": "llm", "reset": True}
 
@@ -88,7 +88,7 @@ def test_commands_agree_about_limits_that_are_kept_in_code(inside: Cli) -> None:
     in_code = [Limit.per_day("tpm", 10)]
     with inside.limiter() as program:
         assert program.try_acquire("acme", "llm", {"tpm": 1}, in_code)
-        assert "in use, kept in code: tpm" in inside("limits", "resolve", "acme", "llm").stdout
+        assert "in use, from code: tpm" in inside("limits", "resolve", "acme", "llm").stdout
         assert [bucket["limit"] for bucket in inside.json("buckets", "acme")] == ["10/day"]
         inside("penalize", "acme", "llm", "--seconds", "60")
         assert not program.try_acquire("acme", "llm", {"tpm": 1}, in_code)

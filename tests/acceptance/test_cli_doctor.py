@@ -56,7 +56,7 @@ def test_all_is_well(inside: Cli) -> None:
     }
     assert expected <= set(verdicts)
     assert set(verdicts.values()) == {"ok"}
-    assert inside("doctor").stdout.endswith("\nall is well\n")
+    assert inside("doctor").stdout.endswith("\nno problems found\n")
     assert inside.json("namespace", "get", "default") == before
     assert [one["name"] for one in inside.json("namespace", "list")] == ["default"]
     assert [one["namespace"] for one in inside.json("audit", "--namespaces")["events"]] == ["default"]
@@ -79,7 +79,7 @@ def test_limits_that_cannot_work(inside: Cli) -> None:
     found = inside.json("doctor")
     assert found["ok"], "a warning is no failure"
     assert _verdicts(found)["limits"] == "warn"
-    assert "usd of acme on llm is 0.5/day: not even 1 ever passes" in _advice(found, "limits")
+    assert "usd of acme on llm is 0.5/day: a request for 1 never passes" in _advice(found, "limits")
     assert "1 warning\n" in inside("doctor").stdout
 
 
@@ -113,7 +113,7 @@ def test_rules_that_cannot_be_obeyed(inside: Cli, stored: bool) -> None:
     inside("resource", "set", "watch", "rpm=5/minute")
     inside("resource", "set", "chat", "rpm=5/minute")
     found = inside.json("doctor", *given, code=1)
-    assert "rule chat costs tpm, of which everyone has no limit" in _advice(found, "rules")
+    assert "rule chat costs tpm, but everyone has no such limit" in _advice(found, "rules")
     inside("resource", "set", "chat", "rpm=5/minute", "tpm=1000/minute")
     assert _verdicts(inside.json("doctor", *given))["rules"] == "ok"
 
@@ -149,7 +149,7 @@ def test_a_namespace_that_was_deleted(inside: Cli) -> None:
     assert not found["ok"]
     assert "headgate namespace recover blue" in _advice(found, "namespace")
     shown = inside("doctor", "--namespace", "blue", code=1).stdout
-    assert "-> bring it back: headgate namespace recover blue" in shown
+    assert "-> recover it: headgate namespace recover blue" in shown
     assert shown.endswith("1 failed\n")
 
 
@@ -200,7 +200,7 @@ def test_a_redis_that_forgets_and_a_user_who_may_not(own_redis_server: RedisServ
         assert client.dbsize() == 0, "it left nothing"
     place = own_redis_server.url.removeprefix("redis://")
     guest = cli.json("doctor", "--url", f"redis://guest:guest@{place}", code=1)
-    assert "it cannot decide" in _advice(guest, "permissions")
+    assert "this user cannot decide" in _advice(guest, "permissions")
     assert "NOPERM" in _advice(guest, "permissions")
     blind = cli.json("doctor", "--url", f"redis://blind:blind@{place}")
     assert "INFO" in _advice(blind, "server")
@@ -256,7 +256,7 @@ def test_corrupt_data_fails_and_repair_removes_it(with_corrupt_data: Cli) -> Non
     assert "buckets of bob on chat" in said
     assert "record default/entity#ann" in said
     assert "headgate doctor --repair" in said
-    assert "there is no terminal to ask on: give --yes" in cli.error("doctor", "--repair")
+    assert "there is no terminal to ask for confirmation: use --yes" in cli.error("doctor", "--repair")
     done = cli("doctor", "--repair", "--yes")
     assert "removed: buckets of bob on chat, which start full" in done.stdout
     assert "removed: record default/entity#ann" in done.stdout
@@ -269,9 +269,13 @@ def test_corrupt_data_fails_and_repair_removes_it(with_corrupt_data: Cli) -> Non
 
 def test_repair_asks_first_and_a_no_removes_nothing(with_corrupt_data: Cli) -> None:
     with with_corrupt_data.terminal("doctor", "--repair") as terminal:
-        terminal.see("Remove them? Buckets start full again")
+        terminal.see("Remove them? Buckets will start full")
         terminal.type("n\n")
         assert terminal.end() == 1
+    lines = [line.strip() for line in terminal.seen.splitlines()]
+    assert any(line.startswith("record 'default/entity#ann' is corrupt") for line in lines), terminal.seen
+    assert "nothing was removed" in lines
+    assert "\\n" not in terminal.seen
     assert _verdicts(with_corrupt_data.json("doctor", code=1))["stored data"] == "fail"
 
 
@@ -283,4 +287,4 @@ def test_lists_warn_of_what_is_corrupt_and_show_the_rest(with_corrupt_data: Cli)
 
 
 def test_repair_and_read_only_exclude_each_other(cli: Cli) -> None:
-    assert "give one of them" in cli.error("doctor", "--repair", "--read-only")
+    assert "use one of them" in cli.error("doctor", "--repair", "--read-only")

@@ -52,13 +52,13 @@ def test_what_is_given_is_changed_and_the_rest_is_kept(inside: Cli) -> None:
     assert "changed by someone else" in inside.error(
         "entity", "update", "key", "--name", "Late", "--expected-version", "2"
     )
-    assert "say what to change" in inside.error("entity", "update", "key")
+    assert "specify what to change" in inside.error("entity", "update", "key")
     assert "contradict" in inside.error("entity", "update", "key", "--parent", "acme", "--no-parent")
     assert "'nobody' does not exist" in inside.error("entity", "update", "key", "--parent", "nobody")
 
 
 def test_the_list_of_entities_goes_through_every_page(inside: Cli) -> None:
-    assert "no entity" in inside("entity", "list").stdout
+    assert "no entities" in inside("entity", "list").stdout
     with inside.limiter() as limiter:
         for number in range(120):
             limiter.create_entity(f"entity-{number:03}")

@@ -143,7 +143,7 @@ def test_every_writing_command_says_where_it_wrote(inside: Cli, tmp_path: Path, 
     if not given:
         del inside.environment["HEADGATE_URL"]
         inside.environment["XDG_DATA_HOME"] = str(tmp_path)
-        url, own = f"sqlite:///{tmp_path}/headgate/headgate.db", " (your own file: give --url or set HEADGATE_URL"
+        url, own = f"sqlite:///{tmp_path}/headgate/headgate.db", " (the default file: use --url or HEADGATE_URL"
     for command in [*WRITING, ("apply", "--file", str(file), "--yes")]:
         assert f"in namespace default of {url}{own}" in inside(*command).stderr, command
     for command in WRITING_NAMESPACES:

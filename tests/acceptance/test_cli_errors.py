@@ -43,7 +43,7 @@ from headgate.cli.app import run
         (["namespace", "register", "a b"], "'a b'"),
         (["namespace", "recover", "nowhere"], "'nowhere' does not exist"),
         (["namespace", "purge", "nowhere", "--orphan", "--confirm", "nowhere"], "'headgate namespace orphans'"),
-        (["usage", "me", "--start", "yesterday"], "--start 'yesterday' is no date"),
+        (["usage", "me", "--start", "yesterday"], "--start 'yesterday' is not a date"),
         (["usage", "me", "--start", "2026-02-01", "--end", "2026-01-01"], "before"),
         (["usage", "me", "--window", "week"], "week"),
         (["usage", "me", "--plot", "--summary"], "contradict"),

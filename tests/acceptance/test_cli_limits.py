@@ -37,7 +37,7 @@ def test_limits_are_set_shown_and_deleted_at_each_level(
     assert words in inside(group, "delete", *place, "--yes").stdout
     assert inside.json(group, "delete", *place)["deleted"] is False
     assert "no limits are stored" in inside(group, "get", *place).stdout
-    assert "no limits hold" in inside("limits", "resolve", "acme", "llm").stdout
+    assert "no limits are stored" in inside("limits", "resolve", "acme", "llm").stdout
 
 
 @pytest.mark.parametrize(("group", "place"), [("limits", ["acme"]), ("resource", ["llm"]), ("system", [])])
@@ -55,7 +55,7 @@ def test_who_expects_another_version_changes_nothing(inside: Cli, group: str, pl
 def test_system_limits_carry_the_policy_for_outages(inside: Cli) -> None:
     inside("system", "set", "rpm=20/minute", "--on-unavailable", "allow")
     assert inside.json("system", "get")["on_unavailable"] == "allow"
-    assert "when the store is away: allow" in inside("system", "get").stdout
+    assert "when the store is unavailable: allow" in inside("system", "get").stdout
     inside("system", "set", "rpm=20/minute")
     assert inside.json("system", "get")["on_unavailable"] is None
     assert "sometimes" in inside.error("system", "set", "rpm=20/minute", "--on-unavailable", "sometimes")
@@ -117,8 +117,8 @@ def test_a_name_that_would_disappear_is_named_and_confirmed(
     inside(group, "set", *place, "rpm=1/day", "tpm=9/day")
     for change in (["set", *place, "rpm=2/day"], ["delete", *place]):
         message = inside.error(group, *change)
-        assert message.startswith(("tpm would no longer hold for", "rpm would no longer hold for"))
-        assert f"tpm would no longer hold for {words}" in message
+        assert message.startswith(("tpm would no longer apply to", "rpm would no longer apply to"))
+        assert f"tpm would no longer apply to {words}" in message
         assert "--yes" in message
         assert [limit["limit"] for limit in inside.json(group, "get", *place)["limits"]] == ["1/day", "9/day"]
     answer = inside.json(group, "set", *place, "rpm=2/day", "--yes")
@@ -133,7 +133,7 @@ def test_a_level_that_does_not_inherit_is_shown_as_such(inside: Cli) -> None:
     inside("system", "set", "rpm=100/minute", "tpm=1000/minute", "--no-inherit")
     assert inside.json("system", "get")["inherit"] is False
     message = inside.error("limits", "set", "acme", "rpm=2/minute", "--no-inherit")
-    assert "tpm would no longer hold for acme on every resource" in message
+    assert "tpm would no longer apply to acme on every resource" in message
     stored = inside("limits", "set", "acme", "rpm=2/minute", "--no-inherit", "--yes").stdout
     assert stored == "stored for acme on every resource: rpm=2/minute; nothing is inherited\n"
     assert "nothing is inherited" in inside("limits", "get", "acme").stdout
@@ -152,15 +152,15 @@ def test_limits_that_only_a_resource_has_are_named_too(inside: Cli) -> None:
     inside("system", "set", "rpm=100/minute")
     inside("resource", "set", "chat", "tpm=1000/minute")
     message = inside.error("limits", "set", "acme", "calls=2/minute", "--no-inherit")
-    assert "rpm would no longer hold for acme on other resources, chat" in message
-    assert "tpm would no longer hold for acme on chat:" in message
+    assert "rpm would no longer apply to acme on other resources, chat" in message
+    assert "tpm would no longer apply to acme on chat:" in message
 
 
 def test_on_a_terminal_it_is_asked_before(cli: Cli) -> None:
     cli("system", "set", "rpm=1/day", "tpm=9/day")
     with cli.terminal("system", "set", "rpm=2/day") as terminal:
         terminal.see("Go on? [y/N]")
-        assert "tpm would no longer hold for everyone on every resource" in " ".join(terminal.seen.split())
+        assert "tpm would no longer apply to everyone on every resource" in " ".join(terminal.seen.split())
         terminal.type("n\n")
         assert terminal.end() == 1
         assert "nothing was changed" in terminal.seen

@@ -23,7 +23,7 @@ def test_from_its_first_use_to_its_end(inside: Cli) -> None:
     assert [one["name"] for one in inside.json("namespace", "list")] == ["blue", "green"]
     assert inside.json("namespace", "get", "blue")["status"] == "active"
     stored = inside.json("namespace", "get", "blue")["stored"]
-    assert f"{stored} things" in inside("namespace", "get", "blue").stdout
+    assert f"{stored} rows and records" in inside("namespace", "get", "blue").stdout
 
     assert "'headgate namespace delete blue' comes first" in inside.error(
         "namespace", "purge", "blue", "--confirm", "blue"
@@ -36,7 +36,7 @@ def test_from_its_first_use_to_its_end(inside: Cli) -> None:
     assert inside.json("limits", "get", "acme", "--namespace", "blue")["limits"] != []
 
     inside("namespace", "delete", "blue", "--yes")
-    assert "confirm it with its name" in inside.error("namespace", "purge", "blue", "--confirm", "green")
+    assert "confirm must be 'blue'" in inside.error("namespace", "purge", "blue", "--confirm", "green")
     assert "--confirm blue" in inside.error("namespace", "purge", "blue")
     assert inside.json("namespace", "purge", "blue", "--confirm", "blue") == {"name": "blue", "removed": stored}
     assert [one["name"] for one in inside.json("namespace", "list")] == ["green"]
@@ -56,6 +56,7 @@ def test_deleting_and_purging_are_confirmed_on_a_terminal(cli: Cli, inside: Cli)
                 terminal.type(f"{reply}\n")
                 assert terminal.end() == code
                 assert end in terminal.seen
+                assert "\\n" not in terminal.seen, "a question of two lines is shown as two"
     assert inside.json("namespace", "list") == []
 
 
@@ -65,7 +66,10 @@ def test_orphans_are_listed_and_purged(inside: Cli) -> None:
         store.write_records([Put("ghost/entity/acme", {})], 0)
     assert inside.json("namespace", "orphans") == ["ghost"]
     assert "does not exist" in inside.error("namespace", "purge", "ghost", "--confirm", "ghost")
-    assert inside("namespace", "purge", "ghost", "--orphan", "--confirm", "ghost").stdout == "purged: ghost, 1 things\n"
+    assert (
+        inside("namespace", "purge", "ghost", "--orphan", "--confirm", "ghost").stdout
+        == "purged: ghost, 1 rows and records\n"
+    )
     assert inside.json("namespace", "orphans") == []
 
 
@@ -81,5 +85,5 @@ def test_change_says_in_which_store_and_namespace_it_was_made(cli: Cli, tmp_path
     assert done.stderr == f"in namespace staging of {cli.url}\n"
     done = cli("system", "set", "rpm=5/minute", HEADGATE_URL="", XDG_DATA_HOME=str(tmp_path / "data"))
     assert "in namespace default of sqlite:///" in done.stderr
-    assert "your own file: give --url or set HEADGATE_URL" in done.stderr
+    assert "the default file: use --url or HEADGATE_URL" in done.stderr
     assert cli("reset", "ann", "api", "--json").stderr == ""

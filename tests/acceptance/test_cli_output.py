@@ -11,7 +11,7 @@ from cli_helpers import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.cli.charts import HEIGHT, lines, short
+from headgate.cli.drawing import HEIGHT, lines, short
 from headgate.cli.output import Chart, duration, printable
 
 

@@ -24,7 +24,7 @@ def test_reconcile_lets_go_of_what_the_dead_hold_and_of_what_is_not_needed(insid
     found = inside.json("reconcile")
     assert sorted(found) == COUNTS
     assert found["leases"] == 1
-    assert inside("reconcile").stdout == "put right: leases 0, restored 0, buckets 0, records 0\n"
+    assert inside("reconcile").stdout == "swept: leases 0, restored 0, buckets 0, records 0\n"
 
 
 def test_reconcile_again_and_again_until_interrupted(cli: Cli) -> None:

@@ -80,8 +80,8 @@ def test_a_chart_for_each_limit_and_resource(used: Cli) -> None:
 
 
 def test_without_dates_it_is_about_now(inside: Cli) -> None:
-    assert inside("usage", "acme").stdout == "nothing was consumed in this time\n"
-    assert inside("usage", "--summary").stdout == "nothing was consumed in this time\n"
+    assert inside("usage", "acme").stdout == "nothing was consumed in this period\n"
+    assert inside("usage", "--summary").stdout == "nothing was consumed in this period\n"
     assert inside.json("usage") == []
     inside("check", "acme", "llm", "--consume", "rpm=3", "--limit", "rpm=5/hour")
     assert inside.json("usage")[0]["consumed"] == {"rpm": 3}

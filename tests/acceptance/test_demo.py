@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,19 @@ import pytest
 pytest.importorskip("click")
 
 from headgate import SyncRateLimiter
-from headgate.cli.demo.counters import ADMITTED, ASKING, COSTS, FIRST_MS, Counters
-from headgate.cli.demo.state import RPM, TPM, LimitState, State, WorkerState
+from headgate.cli.demo.state import (
+    ADMITTED,
+    ASKING,
+    COSTS,
+    FIRST_MS,
+    RPM,
+    TPM,
+    WIDTH,
+    DemoState,
+    LimitState,
+    WorkerState,
+)
+from headgate.cli.workers import WorkerCounters
 
 COMMAND = [sys.executable, "-m", "headgate.cli", "demo"]
 
@@ -32,7 +44,9 @@ def test_as_plain_text(environment: dict[str, str], tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert all(line.isprintable() for line in done.stdout.splitlines())
-    assert "3 s  admitted" in done.stdout
+    shown = [int(seconds) for seconds in re.findall(r"^ *(\d+) s  admitted", done.stdout, re.MULTILINE)]
+    assert shown == sorted(shown)
+    assert shown[-1] >= 3, "on a busy machine the workers need longer to stop"
     assert done.stdout.count("worker 2 was killed with kill -9") == 2
     *_, calls, tokens, fate, _, _ = done.stdout.splitlines()
     assert calls.startswith("rpm 3000/minute burst 100: admitted ")
@@ -89,7 +103,7 @@ def test_orphaned_workers_end(environment: dict[str, str], tmp_path: Path) -> No
     process.stdout.readline()
     process.stdout.readline()
     (folder,) = tmp_path.iterdir()
-    counters = Counters(next(folder.glob("counters")))
+    counters = WorkerCounters(next(folder.glob("counters")), WIDTH)
     process.kill()
     process.communicate(timeout=60)
 
@@ -114,10 +128,11 @@ def test_the_bound_is_exact_and_overselling_shows() -> None:
 
 
 def test_counters_outlive_their_writer(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "counters", 2)
+    counters = WorkerCounters(tmp_path / "counters", WIDTH, 2)
     script = (
-        "import os, signal, sys; from pathlib import Path; from headgate.cli.demo.counters import *;"
-        "mine = Counters(Path(sys.argv[1])).slot(2); mine[FIRST_MS] = 1000; mine[ADMITTED + 1] += 7;"
+        "import os, signal, sys; from pathlib import Path; from headgate.cli.demo.state import *;"
+        "from headgate.cli.workers import WorkerCounters;"
+        "mine = WorkerCounters(Path(sys.argv[1]), WIDTH).slot(2); mine[FIRST_MS] = 1000; mine[ADMITTED + 1] += 7;"
         "mine[ASKING] = 300; os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "counters")], timeout=60)
@@ -127,5 +142,5 @@ def test_counters_outlive_their_writer(tmp_path: Path) -> None:
     worker = WorkerState.read(2, 1, True, slot)
     assert (worker.admitted, worker.tokens) == (7, 7 * COSTS[1])
     # The call it was killed in is added when the store says that it was allowed.
-    state = State.at([worker], now_ms=1000, extra_calls=1, extra_tokens=worker.asking)
+    state = DemoState.at([worker], now_ms=1000, extra_calls=1, extra_tokens=worker.asking)
     assert (state.admitted, state.limits[1].admitted) == (8, 7 * COSTS[1] + 300)

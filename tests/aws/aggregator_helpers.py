@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from headgate.aws.aggregator import Counts, Follower, Host
-from headgate.aws.aggregator.stream import Stream, newest_stream_plan
+from headgate.aws.aggregator.stream import TableStream, newest_stream_plan
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute, values_of
+from headgate.stores.dynamodb.items import attribute, values_of
 from headgate.testing.servers.dynamodb import Engine, Proxy
 
 ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/rates/stream/2024-01-01T00:00:00.000"
@@ -148,7 +148,7 @@ class Play:
     @contextmanager
     def follower(self, host: Host | None = None, **settings: Any) -> Iterator[Follower]:
         host = host or self.host
-        stream = Stream(host.settings)
+        stream = TableStream(host.settings)
         try:
             yield Follower(host.aggregator, stream, host.deliverer, host.perform, **settings)
         finally:
@@ -160,7 +160,7 @@ class Play:
 
     def records(self) -> list[Any]:
         """All of the stream, as GetRecords gives them, with the stream's name as a Lambda gets it."""
-        stream = Stream(self.host.settings)
+        stream = TableStream(self.host.settings)
         try:
             stream.arn = self.host.run(newest_stream_plan(self.host.deliverer))
             found: list[Any] = []

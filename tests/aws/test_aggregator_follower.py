@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from aggregator_helpers import NOON, Play, bucket_image, bucket_record, total
 
-from headgate.aws.aggregator import Aggregator, Counts, Follower, Outcome, follow
-from headgate.aws.aggregator.stream import Shard, Stream
+from headgate.aws.aggregator import Aggregator, BatchResult, Counts, Follower, follow
+from headgate.aws.aggregator.stream import Shard, TableStream
 from headgate.core.errors import RateLimiterUnavailable, ValidationError
 
 PAGE = 2
 
 
-class PlayedStream(Stream):
+class PlayedStream(TableStream):
     """Shards as a test wants them: their records, their parents, and whether they are closed."""
 
     def __init__(self, **shards: tuple[str | None, bool, list[int]]) -> None:
@@ -56,13 +56,13 @@ class Noting(Aggregator):
         self.seen: list[int] = []
         self.fails = 0
 
-    def process(self, records: Sequence[Any], label: str | None = None, has_time: Any = None) -> Outcome:
+    def process(self, records: Sequence[Any], label: str | None = None, has_time: Any = None) -> BatchResult:
         numbers = [int(record["dynamodb"]["SequenceNumber"]) for record in records]
         if self.fails:
             self.fails -= 1
-            return Outcome(Counts(), str(numbers[0]))
+            return BatchResult(Counts(), str(numbers[0]))
         self.seen += numbers
-        return Outcome(Counts(records=len(numbers), counted=len(numbers)))
+        return BatchResult(Counts(records=len(numbers), counted=len(numbers)))
 
 
 def followed(
@@ -120,7 +120,7 @@ def test_what_was_not_counted_is_read_again(play: Play) -> None:
     stream = PlayedStream(bad=(None, False, [1, 2, 3]), good=(None, False, [7]))
     aggregator = Noting()
     aggregator.fails = 1
-    with pytest.raises(RateLimiterUnavailable, match="does not take"):
+    with pytest.raises(RateLimiterUnavailable, match="does not accept usage"):
         followed(play, stream, aggregator)[1].run(once=True)
     assert aggregator.seen == [7]  # the other shard did not wait
     _, follower = followed(play, stream, aggregator)
@@ -156,7 +156,7 @@ def test_a_table_without_a_stream(play: Play) -> None:
     key = [{"AttributeName": "PK", "KeyType": "HASH"}]
     kinds = [{"AttributeName": "PK", "AttributeType": "S"}]
     play.client.create_table(TableName=name, KeySchema=key, AttributeDefinitions=kinds, BillingMode="PAY_PER_REQUEST")
-    with pytest.raises(ValidationError, match="needs a stream of NEW_AND_OLD_IMAGES, and has none: call "):
+    with pytest.raises(ValidationError, match="needs a stream of NEW_AND_OLD_IMAGES, but has none: call "):
         follow(play.engine.url(name), once=True)
     play.client.update_table(TableName=name, StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"})
     with pytest.raises(ValidationError, match="KEYS_ONLY: disable it"):

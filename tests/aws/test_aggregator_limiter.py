@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
 
 import pytest
 from aggregator_helpers import Play
 
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter
 from headgate.aws.aggregator import Split
-from headgate.aws.aggregator.splitting import split_plan
-from headgate.aws.usage import usage_plan
+from headgate.aws.aggregator.hot_buckets import split_plan
 from headgate.core.units import MILLI
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute
+from headgate.stores.dynamodb.items import attribute
 from headgate.stores.dynamodb.namespaces import Namespaces
 
 LIMITS = [Limit.per_minute("rpm", 60), Limit.per_day("tokens.per-day", 1_000_000)]
@@ -26,16 +24,6 @@ def namespace_id(play: Play, name: str) -> str:
     found = play.host.run(Namespaces(play.host.deliverer).find_plan(name))
     assert found is not None
     return found
-
-
-def used(play: Play, ns: str, entity_id: str, window: str) -> dict[str, float]:
-    """Tokens by limit, today and the days around it."""
-    now = datetime.now(timezone.utc)
-    around = now - timedelta(days=32), now + timedelta(days=1)
-    found: Counter[str] = Counter()
-    for one in play.host.run(usage_plan(play.host.deliverer, ns, entity_id, "api", window, *around)):
-        found.update({limit: round(tokens * MILLI) for limit, tokens in one.consumed.items()})
-    return {limit: milli / MILLI for limit, milli in found.items()}
 
 
 @pytest.mark.parametrize("shards", [1, 4])
@@ -82,9 +70,9 @@ def test_usage_is_what_the_leases_consumed(play: Play, shards: int) -> None:
         consumed = sum(threads.map(work, range(4)), Counter[tuple[str, str]]())
     play.follow_once()
     for window in ("hour", "day", "month"):
-        parent = used(play, ns, "org", window)
+        parent = play.used(window, ns, "org")
         for limit in ("rpm", "tokens.per-day"):
-            children = [consumed[child, limit] / MILLI for child in ("ann", "bob")]
-            assert [used(play, ns, child, window)[limit] for child in ("ann", "bob")] == children
-            own = 1 if shards > 1 and limit == "rpm" else 0
+            children = [consumed[child, limit] for child in ("ann", "bob")]
+            assert [play.used(window, ns, child)[limit] for child in ("ann", "bob")] == children
+            own = MILLI if shards > 1 and limit == "rpm" else 0
             assert parent[limit] == sum(children) + own

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from aggregator_helpers import Bucket, Play, total
 
-from headgate.aws.aggregator import Progress
+from headgate.aws.aggregator import AggregatorProgress
 from headgate.aws.aggregator.windows import WINDOWS
 
 
@@ -90,10 +90,10 @@ def test_what_was_read_is_not_read_again(play: Play) -> None:
 
 
 def test_it_follows_until_it_is_stopped(play: Play) -> None:
-    heard: list[Progress] = []
+    heard: list[AggregatorProgress] = []
     enough = threading.Event()
 
-    def report(progress: Progress) -> None:
+    def report(progress: AggregatorProgress) -> None:
         heard.append(progress)
         if progress.counts.counted == 3:
             enough.set()
@@ -141,7 +141,7 @@ def test_a_table_that_takes_nothing_is_waited_for(play: Play) -> None:
     play.proxy.fail(40, "ProvisionedThroughputExceededException", operation="UpdateItem")
     counted = threading.Event()
 
-    def report(progress: Progress) -> None:
+    def report(progress: AggregatorProgress) -> None:
         if progress.counts.counted:
             counted.set()
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.aws import handlers
-from headgate.aws.aggregator import Host, Outcome
+from headgate.aws.aggregator import BatchResult, Host
 from headgate.aws.aggregator.archive import Archive, archived, objects
 from headgate.aws.aggregator.records import ExpiredEvent, read_record
 
@@ -43,7 +43,7 @@ def host(play: Play, bucket: str) -> Iterator[Host]:
         yield made
 
 
-def process(host: Host, *records: Any) -> Outcome:
+def process(host: Host, *records: Any) -> BatchResult:
     return host.aggregator.process(list(records))
 
 

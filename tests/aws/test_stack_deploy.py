@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stack_helpers import QUICK, Site, site
 
-import headgate.aws.stack.formation as formation
+import headgate.aws.stack.cloudformation as cloudformation
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter, ValidationError, __version__
 from headgate.aws.stack import Stack, StackError, StackFailed, StackNotFound, StackOptions, template
 from headgate.stores.dynamodb.table import TABLE
@@ -111,18 +111,18 @@ def test_a_deploy_that_fails_says_what_failed_first_and_leaves_nothing(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = here.buckets()
-    monkeypatch.setattr(formation, "template", _broken)
+    monkeypatch.setattr(cloudformation, "template", _broken)
     with pytest.raises(StackFailed) as failed:
         here.stack.deploy(on_event=here.events.append)
     assert failed.value.resource == "Broken (AWS::CloudWatch::Alarm)"
     assert "metric math" in failed.value.reason
-    assert "could not be created, and nothing is left of it: Broken" in str(failed.value)
+    assert "could not be created, and was removed: Broken" in str(failed.value)
     assert here.ended()["Broken"] == "CREATE_FAILED"
     assert here.buckets() == before
     monkeypatch.undo()
     assert here.stack.deploy(functions=False).action == "created"
-    monkeypatch.setattr(formation, "template", _broken)
-    with pytest.raises(StackFailed, match="could not be updated, and is as it was: Broken"):
+    monkeypatch.setattr(cloudformation, "template", _broken)
+    with pytest.raises(StackFailed, match="could not be updated, and is as before: Broken"):
         here.stack.update()
     monkeypatch.undo()
     assert here.stack.update().action == "unchanged"
@@ -161,7 +161,7 @@ def test_code_is_uploaded_once_and_replaced_when_it_changes(here: Site, monkeypa
     (first,) = keys()
     here.stack.deploy()
     assert keys() == [first]
-    monkeypatch.setattr("headgate.aws.stack.code.build_package", _other_code)
+    monkeypatch.setattr("headgate.aws.stack.s3.build_package", _other_code)
     assert here.stack.deploy().action == "updated"
     (second,) = keys()
     assert second != first
@@ -201,7 +201,7 @@ def test_a_stack_of_one_namespace(here: Site) -> None:
     assert (whole.action, whole.namespace) == ("updated", "default")
     keys = here.policy("ReadOnlyPolicyArn")["Statement"][0]["Condition"]["ForAllValues:StringLike"]
     assert keys["dynamodb:LeadingKeys"] == ["*/*", "*"]
-    with pytest.raises(ValidationError, match="both given"):
+    with pytest.raises(ValidationError, match="pass namespace or namespace_id, not both"):
         here.stack.update(StackOptions(namespace_id="abcdefghijk"), namespace="blue")
 
 

@@ -11,7 +11,7 @@ from stack_helpers import QUICK, Site, site
 
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.aggregator import Host, Split
-from headgate.aws.aggregator.splitting import split_plan
+from headgate.aws.aggregator.hot_buckets import split_plan
 from headgate.core.usage import HOUR_MS
 from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
 from headgate.testing.servers.process import eventually

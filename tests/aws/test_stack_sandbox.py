@@ -16,8 +16,9 @@ import boto3
 import pytest
 
 from headgate import Limit, SyncRateLimiter, ValidationError
-from headgate.aws.stack import StackError, StackFailed, StackOptions
-from headgate.aws.stack.sandbox import Sandbox, ServerDied, process
+from headgate.aws.stack import StackError, StackFailed, StackOptions, ministack
+from headgate.aws.stack.ministack import ServerDied
+from headgate.aws.stack.sandbox import Sandbox
 from headgate.testing.servers.process import eventually
 
 LIMITS = [Limit.per_hour("rpm", 100)]
@@ -49,14 +50,14 @@ def test_up_and_down(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
         assert stack.status().problems == []
     again = box.up()
     assert (again.pid, again.port) == (found.pid, found.port)
-    with pytest.raises(ValidationError, match=f"table 'headgate' on port {found.port}: end it first"):
+    with pytest.raises(ValidationError, match=f"table 'headgate' on port {found.port}: stop it first"):
         box.up("other")
     if sys.platform == "linux":
         assert b"hunter2" not in Path(f"/proc/{found.pid}/environ").read_bytes()
     assert box.down() is True
     assert not box.folder.exists()
     assert found.pid is not None
-    assert process.born(found.pid) == ""
+    assert ministack.born(found.pid) == ""
     assert box.status().environment == {}
     with pytest.raises(StackError, match="the sandbox is stopped"):
         box.stack()
@@ -83,7 +84,7 @@ def test_one_that_died_is_started_again(box: Sandbox) -> None:
     os.kill(second.pid, signal.SIGSTOP)
     assert box.status().state == "hung"
     assert box.down() is True
-    assert process.born(second.pid) == ""
+    assert ministack.born(second.pid) == ""
 
 
 def test_two_at_once_start_one(box: Sandbox) -> None:
@@ -105,7 +106,10 @@ def test_one_that_does_not_start(box: Sandbox) -> None:
         with pytest.raises(ValidationError, match=f"port {port} cannot be used: Address already in use"):
             box.up(port=port)
         # Somebody is there before it, but after we looked.
-        with patch.object(process, "free_port", lambda wanted: port), pytest.raises(ServerDied, match="already in use"):
+        with (
+            patch.object(ministack, "free_port", lambda wanted: port),
+            pytest.raises(ServerDied, match="already in use"),
+        ):
             box.up(port=port)
     assert box.status().state == "stopped"
 
@@ -122,14 +126,14 @@ def test_a_deploy_that_fails_leaves_nothing_running(box: Sandbox) -> None:
         box.up()
     (pid,) = pids
     assert pid is not None
-    assert process.born(pid) == ""
+    assert ministack.born(pid) == ""
     assert box.status().state == "stopped"
 
 
 def test_what_is_in_the_folder_already_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("finished")
     box = Sandbox(tmp_path)
-    with pytest.raises(ValidationError, match="has other things in it: give an empty one"):
+    with pytest.raises(ValidationError, match="has other files in it: use an empty one"):
         box.up()
     assert box.down() is False
     assert (tmp_path / "thesis.txt").read_text() == "finished"

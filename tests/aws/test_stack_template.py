@@ -111,7 +111,7 @@ def test_roles_and_policies_name_what_they_allow() -> None:
         ({"namespace_id": "default"}, "not its name"),
         ({"log_retention_days": 2}, "one of 1, 3, 5"),
         ({"permissions_boundary_arn": "x"}, "ARN of a policy"),
-        ({"alarm_topic_arn": "arn:aws:sns:eu-west-1:123456789012:a", "alarm_email": "a@b"}, "one of them"),
+        ({"alarm_topic_arn": "arn:aws:sns:eu-west-1:123456789012:a", "alarm_email": "a@b"}, "not both"),
     ],
 )
 def test_options_are_checked_before_anything_is_asked(options: dict[str, Any], part: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.charts import Moments, Series, TimeChart, largest, moments_of
-from headgate.charts.scale import short, ticks
+from headgate.charts.time_chart import short, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = """<script>alert(1)</script>&'"]]>"""

@@ -228,15 +228,15 @@ def test_a_diff_that_people_read(limiter: SyncRateLimiter) -> None:
     both = RPM | {"tpm": Limit.per_day("tpm", 5)}
     changed = Declaration(resources={"llm": both}, entities={"acme": acme, "holding": DeclaredEntity()}, rules=[])
     assert [str(one) for one in diff(limiter, changed, prune=True)] == [
-        "~ resource llm: +tpm 5/day",
+        "~ limits of everyone on llm: +tpm 5/day",
         '~ rules: -search {"path": "/search"}',
         '~ entity acme: name "Acme" -> "ACME", metadata.plan "pro" -> "free", +metadata.since 2024, -parent holding, '
         "-cascade true",
-        "~ limits of acme: rpm 10/minute -> 20/minute",
+        "~ limits of acme on every resource: rpm 10/minute -> 20/minute",
         "+ limits of acme on llm: rpm 10/minute",
+        '- limits of everyone on every resource: rpm 10/minute, on_unavailable "allow"',
         "- limits of holding on llm: rpm 10/minute",
         '- plans: pro {"search": "100/minute"}',
-        '- system: rpm 10/minute, on_unavailable "allow"',
     ]
 
 
@@ -244,13 +244,24 @@ def test_inherit_alone_is_a_change_that_people_read(limiter: SyncRateLimiter) ->
     put(limiter, SMALL)
     alone = replace(SMALL, system=DeclaredLimits(RPM, inherit=False), resources={"llm": DeclaredLimits(RPM)})
     assert alone != SMALL
-    assert [str(one) for one in diff(limiter, alone)] == ["~ system: +inherit false"]
+    assert [str(one) for one in diff(limiter, alone)] == ["~ limits of everyone on every resource: +inherit false"]
     put(limiter, alone)
     assert export(limiter) == alone != SMALL
     assert not limiter.get_system_defaults().inherit
-    assert [str(one) for one in diff(limiter, SMALL)] == ["~ system: -inherit false"]
+    assert [str(one) for one in diff(limiter, SMALL)] == ["~ limits of everyone on every resource: -inherit false"]
     with pytest.raises(ValidationError, match="inherit must be True or False, not 0"):
         diff(limiter, Declaration(system=DeclaredLimits(RPM, inherit=0)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Declaration(resources={None: RPM}), Declaration(entities={None: DeclaredEntity(limits={None: RPM})})],  # type: ignore[dict-item]
+)
+def test_a_declaration_without_a_name_is_refused_and_is_not_for_everyone(
+    limiter: SyncRateLimiter, wrong: Declaration
+) -> None:
+    with pytest.raises(ValidationError, match="must be a string, not None"):
+        diff(limiter, wrong)
 
 
 def test_what_is_removed_takes_its_buckets_with_it(limiter: SyncRateLimiter) -> None:
@@ -335,7 +346,7 @@ def test_what_was_changed_since_is_left_alone(change: Any, limiter: SyncRateLimi
     found = diff(limiter, Declaration(system=MORE, entities={"acme": acme, "new": new}))
     change(limiter)
     after = export(limiter)
-    with pytest.raises(ApplyConflict, match="was changed by somebody else in the meantime: look at the difference"):
+    with pytest.raises(ApplyConflict, match="changed in the meantime: check the difference"):
         apply(limiter, found)
     assert export(limiter) == after
     if "acme" not in after.entities:
@@ -348,9 +359,9 @@ def test_what_was_changed_since_is_left_alone(change: Any, limiter: SyncRateLimi
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (Declaration(rules=[{"id": "other", "limits": "1/minute"}]), "the stored plans .* is for a rule 'r'"),
+        (Declaration(rules=[{"id": "other", "limits": "1/minute"}]), "the stored plans .* is for rule 'r'"),
         (Declaration(rules=[{"id": "r", "limits": {"tpm": "1/minute"}, "cost": {"tpm": 1}}]), "would limit nothing"),
-        (Declaration(plans={"pro": {"other": "1/minute"}}), "the stored rules .* is for a rule 'other'"),
+        (Declaration(plans={"pro": {"other": "1/minute"}}), "the stored rules .* is for rule 'other'"),
         (Declaration(plans={"pro": "1/minute burst 2"}), "the stored rules .* plan 'pro'"),
     ],
 )

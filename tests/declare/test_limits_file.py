@@ -95,7 +95,7 @@ def test_other_readers_of_yaml_read_the_same() -> None:
 def test_what_cannot_be_written() -> None:
     with_null = Declaration(entities={"a": DeclaredEntity(metadata={"none": None})})
     assert "none: null" in write_limits(with_null)
-    with pytest.raises(ValidationError, match="null in it, which TOML has not: write YAML"):
+    with pytest.raises(ValidationError, match="a null, which TOML does not have: write YAML"):
         write_limits(with_null, "toml")
     with pytest.raises(ValidationError, match="cannot be written to a file"):
         write_limits(Declaration(entities={"a": DeclaredEntity(name="\ud800")}))
@@ -124,7 +124,7 @@ def test_what_cannot_be_written() -> None:
         ("entities:\n  a:\n    cascade: yes", ["3: cascade must be true or false, not 'yes'"]),
         ("system:\n  limits: {rpm: 1/minute}\n  inherit: no", ["3: inherit must be true or false, not 'no'"]),
         ("resources:\n  a:\n    limits: {r: 1/day}\n    inherit:", ["4: inherit must be true or false, not nothing"]),
-        ("entities:\n  a:\n    inherit: false", ["3: inherit is said of limits, and there are none: give some, or"]),
+        ("entities:\n  a:\n    inherit: false", ["3: inherit needs limits: add some, or leave it out"]),
         ("entities:\n  a:\n    metadata: text", ["3: metadata must be a dict that JSON can hold"]),
         ("entities:\n  a:\n    metadata: {big: 1e999}", ["3: metadata must be a dict that JSON can hold"]),
         ("entities:\n  a:\n    name:", ["3: name has no value: give it one, or leave it out"]),

@@ -12,7 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import Ask, Limit, RateLimiter, RateLimiterUnavailable, StoredLimits, SyncRateLimiter, ValidationError
+from headgate import (
+    Ask,
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    StoredLimits,
+    SyncRateLimiter,
+    ValidationError,
+    VersionConflict,
+)
+from headgate.core.names import StoredId
+from headgate.limiter.config.levels import STORED, LimitLevel, StoredLevel
+from headgate.limiter.config.limits import read_level, write_level
+from headgate.limiter.config.preview import preview_level
 from headgate.testing import ManualClock
 
 NAMES = ["rpm", "tpm", "calls", "on"]
@@ -200,3 +213,127 @@ def test_a_limiters_own_limits_hold_here_when_the_store_was_never_there() -> Non
         assert [(one.allowed, one.degraded) for one in each] == [(True, True), (False, True)]
         with limiter.acquire_many(["g#r"]) as leases:
             assert leases["g#r"].degraded
+
+
+# A level as a value
+
+
+def stored_limits(limits: Mapping[str, int], inherit: bool) -> StoredLimits | None:
+    return StoredLimits(limits_of(limits), inherit=inherit) if limits else None
+
+
+@settings(max_examples=60, deadline=None)
+@given(made=st.lists(changes, max_size=6), change=changes, hashes=st.booleans())
+def test_a_level_reads_writes_and_previews_as_the_limiters_methods_do(
+    made: list[Change], change: Change, hashes: bool
+) -> None:
+    level = LimitLevel(change.entity_id, change.resource)
+    wanted = stored_limits(change.limits, change.inherit)
+    with (
+        SyncRateLimiter("memory://", hash_entity_ids=hashes) as by_method,
+        SyncRateLimiter("memory://", hash_entity_ids=hashes) as by_level,
+    ):
+        for one in made:
+            make(by_method, one)
+            there = LimitLevel(one.entity_id, one.resource)
+            was_there = bool(read_level(by_level, there))
+            assert write_level(by_level, there, stored_limits(one.limits, one.inherit)) == was_there
+        expected = by_method.preview_limits(
+            change.entity_id, change.resource, limits_of(change.limits) or None, inherit=change.inherit
+        )
+        assert preview_level(by_level, level, wanted) == expected
+        assert by_level.get_limits_version(change.entity_id, change.resource) == expected.version
+        for limiter in (by_method, by_level):
+            for entity_id, resource in EVERYWHERE:
+                assert limiter.resolve_limits(entity_id, resource) == by_method.resolve_limits(entity_id, resource)
+        actions = [
+            [(event.action, event.entity_id) for event in each.get_audit_events()] for each in (by_method, by_level)
+        ]
+        assert actions[0] == actions[1]
+
+
+@pytest.mark.parametrize(
+    ("level", "source", "name", "action"),
+    [
+        (LimitLevel("ann", "chat"), "entity", "ann on chat", "limits"),
+        (LimitLevel("ann"), "entity_default", "ann on every resource", "limits"),
+        (LimitLevel(resource="chat"), "resource", "everyone on chat", "resource_defaults"),
+        (LimitLevel(), "system", "everyone on every resource", "system_defaults"),
+    ],
+)
+def test_each_level_has_one_name_and_is_the_source_of_its_limits(
+    level: LimitLevel, source: str, name: str, action: str
+) -> None:
+    assert (level.source, str(level)) == (source, name)
+    assert level.as_dict() == {"entity_id": level.entity_id, "resource": level.resource, "source": source}
+    with SyncRateLimiter("memory://") as limiter:
+        assert write_level(limiter, level, StoredLimits(limits_of({"rpm": 3}))) is False
+        assert limiter.resolve_limits("ann", "chat").sources == {"rpm": source}
+        with pytest.raises(VersionConflict):
+            write_level(limiter, level, None, expected_version=7)
+        assert write_level(limiter, level, None, expected_version=read_level(limiter, level).version) is True
+        newest = [event.action for event in limiter.get_audit_events(limit=2)]
+        assert newest == [f"{action}.deleted", f"{action}.set"]
+
+
+def test_the_stored_form_of_a_level_has_the_hashed_id() -> None:
+    with SyncRateLimiter("memory://", hash_entity_ids=True) as limiter:
+        stored = LimitLevel("ann", "chat").stored(limiter.engine)
+        assert "ann" not in f"{stored} {stored.key('default')} {stored.index_key('default')}"
+        assert stored.stored(limiter) == stored
+        write_level(limiter, stored, StoredLimits(limits_of({"rpm": 3})))
+        assert limiter.get_limits("ann", "chat") == limits_of({"rpm": 3})
+        with pytest.raises(ValidationError, match="resource"):
+            LimitLevel("ann", "a#b").stored(limiter)
+
+
+names = st.text(st.characters(categories=["Ll", "Nd"], include_characters="-_./:"), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(st.none() | names, st.none() | names, names)
+def test_the_key_of_a_level_reads_back_as_the_level(
+    entity_id: str | None, resource: str | None, namespace: str
+) -> None:
+    level = StoredLevel(None if entity_id is None else StoredId(entity_id), resource)
+    assert StoredLevel.from_key(namespace, level.key(namespace)) == level
+    searched = level.searched()
+    assert [one and one.source for one in searched] == [
+        source if one is not None else None for one, source in zip(searched, STORED)
+    ]
+    assert next(one for one in searched if one is not None) == level
+    with pytest.raises(ValueError, match="is not the key of a level"):
+        StoredLevel.from_key(namespace, f"{namespace}/revision")
+
+
+def test_the_system_level_keeps_the_outage_policy() -> None:
+    with SyncRateLimiter("memory://") as limiter:
+        wanted = StoredLimits(limits_of({"rpm": 3}), on_unavailable="allow")
+        assert preview_level(limiter, LimitLevel(), wanted).after.on_unavailable == "allow"
+        write_level(limiter, LimitLevel(), wanted)
+        assert limiter.get_system_on_unavailable() == "allow"
+        with pytest.raises(ValidationError, match="on_unavailable must be"):
+            write_level(limiter, LimitLevel(), StoredLimits(wanted, on_unavailable="sometimes"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda limiter: limiter.set_limits(None, limits_of({"rpm": 3})),
+        lambda limiter: limiter.set_limits(None, limits_of({"rpm": 3}), "chat"),
+        lambda limiter: limiter.get_limits(None),
+        lambda limiter: limiter.delete_limits(None),
+        lambda limiter: limiter.delete_limits(None, "chat"),
+        lambda limiter: limiter.set_resource_defaults(None, limits_of({"rpm": 3})),
+        lambda limiter: limiter.get_resource_defaults(None),
+        lambda limiter: limiter.delete_resource_defaults(None),
+    ],
+)
+def test_a_missing_entity_or_resource_is_an_error_and_never_means_everyone(call: Any) -> None:
+    with SyncRateLimiter("memory://") as limiter:
+        limiter.set_system_defaults(limits_of({"rpm": 7}))
+        limiter.set_resource_defaults("chat", limits_of({"tpm": 7}))
+        with pytest.raises(ValidationError, match=r"(entity_id|resource) must be a string, not None"):
+            call(limiter)
+        assert limiter.get_system_defaults() == limits_of({"rpm": 7})
+        assert limiter.get_resource_defaults("chat") == limits_of({"tpm": 7})

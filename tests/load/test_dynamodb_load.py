@@ -27,7 +27,7 @@ from redis_load_helpers import Journals
 
 from headgate import Limit, SyncRateLimiter
 from headgate.stores import open_store
-from headgate.stores.dynamodb.conditional_writes import Place
+from headgate.stores.dynamodb.places import ItemPlace
 from headgate.testing.servers.dynamodb import Engine
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
@@ -201,7 +201,7 @@ def test_dynamodb_in_shards(
     store: Any = open_store(url, LONG_ENOUGH)
     with Workers(url, tmp_path, seed) as workers:
         workers.wait_until_busy()
-        hot = Place(store._run(store._plans.namespaces.id_plan("default")), HOT, "api", 0)
+        hot = ItemPlace(store._run(store._plans.namespaces.id_plan("default")), HOT, "api", 0)
         places = [hot._replace(shard=shard) for shard in range(64)]
         for number, shard in enumerate(cycle([0, 0, 1, 0, 2, 1, 3])):
             time.sleep(2 * SECONDS / 7)

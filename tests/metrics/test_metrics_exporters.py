@@ -216,7 +216,7 @@ def test_not_twice(places: Places) -> None:
     with SyncRateLimiter("memory://") as limiter:
         first = places.measure(limiter)
         for kind, place in ((PrometheusMetrics, places.registry), (OpenTelemetryMetrics, places.provider)):
-            with pytest.raises(ValidationError, match="measured there already"):
+            with pytest.raises(ValidationError, match="already measured there"):
                 kind(limiter, place)  # type: ignore[operator]
         limiter.try_acquire("e", "r", {"rpm": 1}, LIMITS)
         assert value(places.samples(), "headgate_decisions_total") == 1

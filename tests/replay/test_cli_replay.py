@@ -58,7 +58,7 @@ def test_who_would_be_refused(shell: Shell) -> None:
         "",
         "12 requests of 2 entities, 2023-11-14 22:13:20 to 2023-11-14 22:13:31",
         "3 would be refused (25.00%), of 1 entity: rpm 3 times",
-        "against what the log says: 3 refused that were allowed, 0 allowed that were refused",
+        "compared with the log: 3 refused that were allowed, 0 allowed that were refused",
     ]
     found = shell.json(*PLAY, "--top", "1")
     assert (found["requests"], found["refused"], found["newly_refused"]) == (12, 3, 3)
@@ -86,12 +86,12 @@ def test_what_was_left_out_is_said(shell: Shell) -> None:
         file.write(log_line(START, "acme", "chat", {"usd": 1}))
         file.write(log_line(START, "bad id", "chat", {"rpm": 1}))
     (shell.folder / "limits.yaml").write_text(LIMITS + "rules:\n  - {id: all, path: /**}\n")
-    assert "log.jsonl:3: this is no JSON" in shell(*PLAY, code=2)
+    assert "log.jsonl:3: this is not JSON" in shell(*PLAY, code=2)
     told = shell(*PLAY, "--skip-bad")
-    assert "1 consume nothing that has a limit, and pass" in told
-    assert "2 lines were left out, the first: log.jsonl:3: this is no JSON" in told
+    assert "1 consume nothing that is limited, and pass" in told
+    assert "2 lines were skipped, the first: log.jsonl:3: this is not JSON" in told
     assert "the log has 10.00% of the entities" in told
-    assert "plans and rules are about HTTP requests, and are not played" in told
+    assert "plans and rules apply to HTTP requests, and are not replayed" in told
 
 
 def test_several_logs(shell: Shell) -> None:
@@ -100,7 +100,7 @@ def test_several_logs(shell: Shell) -> None:
     found = shell.json("--log", "a.jsonl", "--log", "b.jsonl.gz", "--limits", "limits.yaml")
     assert (found["requests"], found["refused"]) == (4, 1)
     shell.log()
-    assert shell(*PLAY) == "there is no request in the log\n"
+    assert shell(*PLAY) == "the log contains no requests\n"
 
 
 def test_with_hashed_ids(shell: Shell) -> None:
@@ -113,7 +113,7 @@ def test_with_hashed_ids(shell: Shell) -> None:
 def test_made_up(shell: Shell) -> None:
     made = ("--generate", "made.jsonl", "--entities", "5", "--rate", "1", "--for", "10m", "--seed", "3")
     told = shell(*made)
-    assert told.endswith(" requests are in made.jsonl\n")
+    assert told.endswith(" requests written to made.jsonl\n")
     first = (shell.folder / "made.jsonl").read_text()
     assert shell.json(*made) == {"requests": first.count("\n"), "file": "made.jsonl"}
     assert (shell.folder / "made.jsonl").read_text() == first
@@ -125,14 +125,14 @@ def test_made_up(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "what is to be played"),
-        (("--log", "log.jsonl"), "which limits"),
+        ((), "no log: use --log"),
+        (("--log", "log.jsonl"), "no limits: use --limits"),
         (("--log", "missing.jsonl", "--limits", "limits.yaml"), "'missing.jsonl' cannot be read"),
         (("--log", "log.jsonl", "--limits", "missing.yaml"), "missing.yaml"),
-        ((*PLAY, "--fail-above", "much"), "'much' is no share: write 1% or 0.01"),
-        ((*PLAY, "--fail-above", "101%"), "'101%' is no share"),
-        (("--generate", "x.jsonl", "--for", "long"), "'long' is no length of time"),
-        (("--generate", "x.jsonl", "--for", ""), "'' is no length of time"),
+        ((*PLAY, "--fail-above", "much"), "'much' is not a share: write 1% or 0.01"),
+        ((*PLAY, "--fail-above", "101%"), "'101%' is not a share"),
+        (("--generate", "x.jsonl", "--for", "long"), "'long' is not a duration"),
+        (("--generate", "x.jsonl", "--for", ""), "'' is not a duration"),
         (("--generate", "x.jsonl", "--rate", "-1"), "rate must be from"),
         (("--generate", "missing/x.jsonl"), "'missing/x.jsonl' cannot be written"),
     ],

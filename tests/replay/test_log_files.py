@@ -68,17 +68,17 @@ def test_moments(tmp_path: Path, at: object, ms: int) -> None:
 
 
 WRONG: list[tuple[object, str]] = [
-    ("{", "no JSON"),
+    ("{", "not JSON"),
     ("[" * 100_000, "longer than 65,536 bytes|no JSON"),
-    ("\udcff", "no JSON"),
+    ("\udcff", "not JSON"),
     ("x" * (3 * LONGEST_LINE), "longer than 65,536 bytes"),
     ([1], r"must be an object .* not \[1\]"),
-    ({**GOOD, "at": None}, "at must be a moment"),
-    ({**GOOD, "at": True}, "at must be a moment .* not true"),
-    ({**GOOD, "at": -1}, "at must be a moment .* not -1"),
-    ({**GOOD, "at": 1e300}, "at must be a moment"),
-    ('{"at": NaN, "entity": "e", "resource": "r", "consume": {"rpm": 1}}', "at must be a moment"),
-    ({**GOOD, "at": "yesterday"}, 'at "yesterday" is no moment'),
+    ({**GOOD, "at": None}, "at must be a time"),
+    ({**GOOD, "at": True}, "at must be a time .* not true"),
+    ({**GOOD, "at": -1}, "at must be a time .* not -1"),
+    ({**GOOD, "at": 1e300}, "at must be a time"),
+    ('{"at": NaN, "entity": "e", "resource": "r", "consume": {"rpm": 1}}', "at must be a time"),
+    ({**GOOD, "at": "yesterday"}, 'at "yesterday" is not a time'),
     ({"at": START, "resource": "r", "consume": {"rpm": 1}}, "entity is missing"),
     ({**GOOD, "entity": 7}, "entity must be something like .* not 7"),
     ({**GOOD, "resource": ""}, "resource must be something"),
@@ -112,7 +112,7 @@ def test_out_of_order(tmp_path: Path) -> None:
     assert [(one[0] - START, one[1]) for one in found] == [
         (0, "e0"), (1000, "e2"), (1000, "e3"), (3000, "e1"), (4000, "e5"), (7999, "e4"), (9000, "e6"),
     ]  # fmt: skip
-    with pytest.raises(LogError, match=r"log:8: this is 5\.001 s earlier .* sort them by time"):
+    with pytest.raises(LogError, match=r"log:8: this is 5\.001 s earlier .* sort the file by time"):
         read(written(tmp_path / "log", *lines, GOOD | {"at": START + 3999}))
 
 

@@ -11,7 +11,7 @@ from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
 from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, hour_of
 from headgate.stores import open_store
-from headgate.stores.dynamodb.conditional_writes import Place
+from headgate.stores.dynamodb.places import ItemPlace
 from headgate.testing.servers.dynamodb import Engine
 
 START_MS = 1_700_000_000_000
@@ -88,9 +88,9 @@ def force(store: Any, limit: Limit, amount: int, now_ms: int = START_MS) -> None
     store.settle([request(limit, amount, FORCE)], now_ms)
 
 
-def place_of(store: Any, shard: int = 0, namespace: str = "n", entity: str = "e") -> Place:
+def place_of(store: Any, shard: int = 0, namespace: str = "n", entity: str = "e") -> ItemPlace:
     """The item of a shard of `n/e#r`."""
-    return Place(store._plans.namespaces.known(namespace), entity, "r", shard)
+    return ItemPlace(store._plans.namespaces.known(namespace), entity, "r", shard)
 
 
 def split(store: Any, shard: int = 0, namespace: str = "n") -> int:

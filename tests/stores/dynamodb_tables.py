@@ -14,8 +14,8 @@ from headgate.plan import Call, Plan, Sleep, run
 from headgate.stores.dynamodb.deliver import Deliverer
 from headgate.stores.dynamodb.driver import failed, method_name
 from headgate.stores.dynamodb.exchange import Exchange, MoreTime, Reply, Send
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.url import Settings
+from headgate.stores.dynamodb.table import DynamoDBTable
+from headgate.stores.dynamodb.url import DynamoDBSettings
 from headgate.testing.servers.dynamodb import Engine
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Driven:
     def __init__(self, client: Any, table: str) -> None:
         self.client = client
         self.table = table
-        self.deliver = Deliverer(Settings(table, "us-east-1", client.meta.endpoint_url))
+        self.deliver = Deliverer(DynamoDBSettings(table, "us-east-1", client.meta.endpoint_url))
         self.sent: list[Send] = []
         self.slept = self.more_time = 0
         self.meddle: Callable[[Send], Reply | None] = lambda send: None
@@ -87,7 +87,7 @@ def a_table(engine: Engine, *, made: bool = True) -> Iterator[Driven]:
     driven = Driven(client, f"t{uuid.uuid4().hex}")
     try:
         if made:
-            driven.run(Table(driven.deliver).setup_plan())
+            driven.run(DynamoDBTable(driven.deliver).setup_plan())
         driven.operations()
         yield driven
     finally:

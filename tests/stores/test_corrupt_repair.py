@@ -55,6 +55,6 @@ def test_repair_removes_corrupt_records_and_leaves_the_others(bench: Bench) -> N
 def test_repair_takes_nothing_but_what_was_found() -> None:
     with SyncRateLimiter("memory://") as limiter:
         assert limiter.find_corrupt() == []
-        with pytest.raises(ValidationError, match="takes what find_corrupt"):
+        with pytest.raises(ValidationError, match="takes the results of find_corrupt"):
             limiter.repair(["bob"])  # type: ignore[list-item]
         assert limiter.repair([CorruptState("odd", "bob", "chat")]) == []

@@ -8,8 +8,8 @@ import pytest
 from dynamodb_helpers import new_table
 
 from headgate.stores.dynamodb.cache import Cache
-from headgate.stores.dynamodb.conditional_writes import Place
 from headgate.stores.dynamodb.ledger import Ledger
+from headgate.stores.dynamodb.places import ItemPlace
 from headgate.stores.dynamodb.shards import Shards
 from headgate.testing.conformance.history import HistoryConformance
 from headgate.testing.conformance.records import RecordConformance
@@ -45,7 +45,7 @@ class TestKnowingNothing(OnDynamoDB, VectorConformance, HistoryConformance):
     def forgetful(self, monkeypatch: pytest.MonkeyPatch) -> None:
         really = Shards.ledger
 
-        def ledger(self: Shards, first: Place, now_ms: int, **more: Any) -> Ledger:
+        def ledger(self: Shards, first: ItemPlace, now_ms: int, **more: Any) -> Ledger:
             found = really(self, first, now_ms, **more)
             found.row = None
             return found
@@ -58,11 +58,11 @@ class TestKnowingWhatIsNoLongerSo(OnDynamoDB, VectorConformance, HistoryConforma
 
     @pytest.fixture(autouse=True)
     def stubborn(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first_rows: dict[Place, Any] = {}
+        first_rows: dict[ItemPlace, Any] = {}
         really = Shards.ledger
         monkeypatch.setattr(Cache, "may_look", lambda self, place: True)  # it would not learn of what others saw
 
-        def ledger(self: Shards, first: Place, now_ms: int, **more: Any) -> Ledger:
+        def ledger(self: Shards, first: ItemPlace, now_ms: int, **more: Any) -> Ledger:
             found = really(self, first, now_ms, **more)
             if found.row is not None:
                 found.row = first_rows.setdefault(first, found.row)

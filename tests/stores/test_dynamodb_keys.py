@@ -14,9 +14,9 @@ from headgate import Limit, ValidationError
 from headgate.core.names import ID_CHARACTERS, StoredId
 from headgate.limiter import keys as record_keys
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute, values_of
-from headgate.stores.dynamodb.documents import EXPIRES, home_of, namespace_of
-from headgate.stores.dynamodb.listing import partition_of
+from headgate.stores.dynamodb.items import attribute, values_of
+from headgate.stores.dynamodb.record_items import EXPIRES, namespace_of, record_item, record_list
+from headgate.stores.dynamodb.record_kinds import KINDS, TABLE, RecordKind
 
 NOW = 1_700_000_000_000
 NS = "abcdefghijk"
@@ -45,7 +45,7 @@ def test_the_keys_of_the_layout() -> None:
     assert keys.pk_bucket(NS, "acme", "gpt-4", 3) == f"{NS}/BUCKET#acme#gpt-4#3"
     assert keys.parse_bucket_pk(f"{NS}/BUCKET#acme#a/b#3") == (NS, "acme", "a/b", 3)
     assert keys.parse_pk(f"{NS}/ENTITY#acme") == (NS, "ENTITY", "acme")
-    assert keys.parse_usage_sk("#USAGE#api#hour#2024-01-01T14:00:00Z") == ("api", "hour", "2024-01-01T14:00:00Z")
+    assert keys.sk_usage("api", "hour", "2024-01-01T14:00:00Z") == "#USAGE#api#hour#2024-01-01T14:00:00Z"
     with pytest.raises(ValueError, match="not the key of a bucket"):
         keys.parse_bucket_pk(f"{NS}/ENTITY#acme")
 
@@ -70,12 +70,12 @@ def test_the_keys_of_the_layout() -> None:
     ],
 )
 def test_the_item_of_a_record(key: str, pk: str, sk: str) -> None:
-    assert home_of(key, NS).item_key == (f"{NS}/{pk}", sk)
+    assert record_item(key, NS).item_key == (f"{NS}/{pk}", sk)
 
 
 def test_namespaces_are_records_of_the_registry() -> None:
-    assert home_of("_/namespace#acme", "_").item_key == ("_/SYSTEM#", "#NAMESPACE#acme")
-    assert home_of("_/audit#1", "_").item_key == ("_/AUDIT#", "#AUDIT#1")
+    assert record_item("_/namespace#acme", "_").item_key == ("_/SYSTEM#", "#NAMESPACE#acme")
+    assert record_item("_/audit#1", "_").item_key == ("_/AUDIT#", "#AUDIT#1")
 
 
 @pytest.mark.parametrize(
@@ -83,32 +83,40 @@ def test_namespaces_are_records_of_the_registry() -> None:
 )
 def test_keys_without_a_place(key: str) -> None:
     with pytest.raises(ValidationError, match=key):
-        home_of(key, NS)
+        record_item(key, NS)
 
 
 @settings(max_examples=40)
 @given(st.lists(EVERY_KEY, unique=True))
 def test_no_two_records_share_an_item(record_keys: list[str]) -> None:
-    homes = [home for key in record_keys if not (home := home_of(key, NS)).derived]
-    assert len({home.item_key for home in homes}) == len(homes)
+    items = [item for key in record_keys if not (item := record_item(key, NS)).kind.derived]
+    assert len({item.item_key for item in items}) == len(items)
 
 
 @given(EVERY_KEY)
 def test_a_list_finds_the_key_again(key: str) -> None:
     if key in ("n/revision", "n/limits#system"):
         return  # never listed
-    home = home_of(key, NS)
-    partition = partition_of(key, NS)
-    assert f"n/{partition.name(*home.item_key)}" == key
-    places = {"PK": home.pk, "SK": home.sk, **home.indexes()}
-    assert places[f"{partition.gsi}PK"] == partition.pk
-    assert places[f"{partition.gsi}SK"].startswith(partition.sk)
+    item, listed = record_item(key, NS), record_list(key, NS)
+    position = listed.position(item)
+    assert listed.item_of(position, "n") == item
+    pk, sk = listed.keys
+    assert position[f"{listed.gsi}PK"]["S"] == pk
+    assert position[f"{listed.gsi}SK"]["S"].startswith(sk)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_kind_lists_by_its_own_indexes_and_repeats_its_own_fields(kind: RecordKind) -> None:
+    fields = re.findall(r"{(\w+)}", kind.name)
+    assert {*kind.repeats, *kind.listed, *kind.empty} <= {*fields}
+    assert {*kind.listed.values()} <= {TABLE, keys.GSI4, *kind.indexes}
+    assert {*re.findall(r"{(\w+)}", kind.pk + kind.sk)} <= {"ns", *fields}
 
 
 @pytest.mark.parametrize("prefix", ["n/child#", "n/limits#", "n/limits#sys", "n/custom#r", "n/audited#"])
 def test_prefixes_that_cannot_be_listed(prefix: str) -> None:
     with pytest.raises(ValidationError, match=prefix):
-        partition_of(prefix, NS)
+        record_list(prefix, NS)
 
 
 @given(st.lists(LIMITS, min_size=1, max_size=4, unique_by=lambda limit: limit.name), st.sampled_from(["allow", None]))
@@ -116,17 +124,17 @@ def test_limits_come_back_exactly_and_in_order(limits: list[Limit], policy: str 
     value: dict[str, Any] = {"limits": [limit.as_dict() for limit in limits]}
     if policy:
         value["on_unavailable"] = policy
-    home = home_of("n/limits#system", NS)
-    record = home.record(home.item(value, 7, None), NOW)
+    stored = record_item("n/limits#system", NS)
+    record = stored.record(stored.item(value, 7, None), NOW)
     assert record is not None
     assert (record.value, record.version) == (value, 7)
     assert [Limit.from_dict(limit) for limit in record.value["limits"]] == limits
 
 
 def test_limits_are_flat_numbers_in_tokens_and_seconds() -> None:
-    home = home_of("n/limits#entity#acme#gpt-4", NS)
+    stored = record_item("n/limits#entity#acme#gpt-4", NS)
     limits = [Limit("tpm.x-1_y", 0.001, 1.5, 60), Limit("day", 10**12, 2, 86_400)]
-    item = home.item({"limits": [limit.as_dict() for limit in limits]}, 3, None)
+    item = stored.item({"limits": [limit.as_dict() for limit in limits]}, 3, None)
     assert values_of(item) == {
         "PK": f"{NS}/ENTITY#acme",
         "SK": "#CONFIG#gpt-4",
@@ -157,9 +165,9 @@ def test_limits_are_flat_numbers_in_tokens_and_seconds() -> None:
 )
 def test_entities_come_back(name: str | None, parent_id: str | None, cascade: bool, metadata: dict[str, Any]) -> None:
     value = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
-    home = home_of("n/entity#ann", NS)
-    item = home.item(value, 1, None)
-    record = home.record(item, NOW)
+    stored = record_item("n/entity#ann", NS)
+    item = stored.item(value, 1, None)
+    record = stored.record(item, NOW)
     assert record is not None
     assert record.value == value
     assert ("GSI1PK" in item) == (parent_id is not None)
@@ -174,23 +182,23 @@ def test_a_value_with_more_than_the_item_can_hold_is_refused() -> None:
         ("n/revision", {"revision": 1, "colour": "red"}),
     ]:
         with pytest.raises(ValidationError, match=rf"{key}.*'colour'"):
-            home_of(key, NS).item(value, 1, None)
+            record_item(key, NS).item(value, 1, None)
 
 
 def test_when_a_record_expires() -> None:
-    home = home_of("n/x", NS)
+    stored = record_item("n/x", NS)
     before = time.time()
-    item = home.item({}, 1, NOW + 1, NOW)
+    item = stored.item({}, 1, NOW + 1, NOW)
     assert item[EXPIRES] == attribute(NOW + 1)
     assert before + 0.001 <= int(item["ttl"]["N"]) <= time.time() + 3, "not before, by the machine's clock"
-    assert home.record(item, NOW) is not None
-    assert home.record(item, NOW + 1) is None
+    assert stored.record(item, NOW) is not None
+    assert stored.record(item, NOW + 1) is None
 
 
 def test_an_item_that_was_changed_by_hand_is_named() -> None:
-    home = home_of("n/entity#ann", NS)
-    item = {**home.item({}, 1, None), "metadata": {"S": "{"}}
-    record = home.record(item, NOW)
+    stored = record_item("n/entity#ann", NS)
+    item = {**stored.item({}, 1, None), "metadata": {"S": "{"}}
+    record = stored.record(item, NOW)
     assert record is not None
     assert record.key == "n/entity#ann"
     assert re.search("ENTITY#ann.*#META.*cannot be read", record.flaw or "")

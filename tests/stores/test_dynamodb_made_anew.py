@@ -63,7 +63,7 @@ def test_a_known_bucket_is_used_in_the_new_table(
     assert ids(store) == {place_of(store).ns} != {old}
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "namespace 'n'" in said
-    assert "made anew or the namespace was purged" in said
+    assert "recreated or the namespace was purged" in said
     with opened(url) as another:
         assert available(another, LIMIT) == 40_000
 

@@ -12,12 +12,11 @@ from dynamodb_tables import NOW, Driven, a_table
 from headgate import Limit, ValidationError
 from headgate.core.decide import TAKE, Part, Request
 from headgate.core.errors import CorruptState, NamespaceNotFound, PartlyAnswered
-from headgate.stores.dynamodb.attributes import values_of
 from headgate.stores.dynamodb.exchange import Failed, Lost, Reply, Send
+from headgate.stores.dynamodb.items import values_of
 from headgate.stores.dynamodb.namespaces import KEPT_SECONDS, Namespaces
-from headgate.stores.dynamodb.plans import Plans
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.versions import SCHEMA, Versions
+from headgate.stores.dynamodb.plans import DynamoDBPlans
+from headgate.stores.dynamodb.table import SCHEMA, DynamoDBTable, Versions
 from headgate.testing.servers.dynamodb import Engine
 
 REGISTRY = "_/SYSTEM#"
@@ -160,8 +159,8 @@ def test_a_table_of_another_layout_is_not_used(driven: Driven, schema: int, min_
         namespaces(driven).id_plan("acme"),
         namespaces(driven).find_plan("acme"),
         namespaces(driven).id_plan("new"),
-        Table(driven.deliver).ping_plan(),
-        Table(driven.deliver).setup_plan(),
+        DynamoDBTable(driven.deliver).ping_plan(),
+        DynamoDBTable(driven.deliver).setup_plan(),
     ]
     for plan in plans:
         with pytest.raises(ValidationError, match=told):
@@ -172,7 +171,7 @@ def test_a_table_of_another_layout_is_not_used(driven: Driven, schema: int, min_
 def test_a_newer_layout_that_this_code_can_use(driven: Driven) -> None:
     set_version(driven, SCHEMA + 1, SCHEMA)
     driven.run(namespaces(driven).id_plan("acme"))
-    driven.run(Table(driven.deliver).setup_plan())
+    driven.run(DynamoDBTable(driven.deliver).setup_plan())
     version = driven.run(Versions(driven.deliver).check_plan())
     assert version == (SCHEMA + 1, SCHEMA)
 
@@ -205,7 +204,7 @@ def test_a_table_with_items_of_the_older_layout(driven: Driven, key: tuple[str, 
     unmarked(driven)
     driven.put(PK={"S": key[0]}, SK={"S": key[1]})
     with pytest.raises(ValidationError, match="headgate aws migrate"):
-        driven.run(Table(driven.deliver).setup_plan())
+        driven.run(DynamoDBTable(driven.deliver).setup_plan())
     if key[1] == "#VERSION":
         with pytest.raises(ValidationError, match="headgate aws migrate"):
             driven.run(namespaces(driven).id_plan("acme"))
@@ -219,7 +218,7 @@ def test_a_corrupt_namespace_leaves_the_other_requests_of_a_batch_answered(drive
     limit = Limit.per_minute("rpm", 5)
     batch = [Request(TAKE, (f"{name}/e#r",), (Part(0, limit, 1000),)) for name in ("good", "bad", "good")]
     with pytest.raises(PartlyAnswered) as partly:
-        driven.run(Plans(driven.deliver.settings).settle_plan(batch, NOW))
+        driven.run(DynamoDBPlans(driven.deliver.settings).settle_plan(batch, NOW))
     first, error, second = partly.value.results
     assert isinstance(error, CorruptState)
     assert error.record_key == "_/namespace#bad"

@@ -9,8 +9,7 @@ import pytest
 from dynamodb_helpers import START_MS, available, new_table, opened, request, take_all
 
 from headgate.core.limit import Limit
-from headgate.stores.dynamodb.job import Job
-from headgate.stores.dynamodb.round import Round
+from headgate.stores.dynamodb.round import Job, Round
 from headgate.testing.servers.dynamodb import Engine
 
 DAILY = Limit.per_day("daily", 3)

@@ -23,7 +23,7 @@ from headgate.core.errors import PartlyAnswered, RateLimiterUnavailable, Validat
 from headgate.core.limit import Limit
 from headgate.core.slots import Slots
 from headgate.stores import open_async_store
-from headgate.stores.dynamodb import blocking, places, slot_ledger
+from headgate.stores.dynamodb import blocking, places, slot_items
 from headgate.stores.dynamodb.exchange import Failed, Send
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing.servers.dynamodb import Engine
@@ -489,7 +489,7 @@ def test_a_limit_that_turns_within_a_batch(store: Any, key: str) -> None:
 
 def test_too_many_for_an_item(store: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = Limit.concurrent("s", 100, ttl=60)
-    monkeypatch.setattr(slot_ledger, "MOST_HOLDERS", 5)
+    monkeypatch.setattr(slot_items, "MOST_HOLDERS", 5)
     assert all(one.allowed for one in store.settle([hold(limit, key, f"{n}") for n in range(5)], START_MS))
     with pytest.raises(ValidationError, match="5 leases hold slots"):
         take(store, key, "one-more", limit)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
 from headgate.core.errors import RateLimiterUnavailable
 from headgate.core.limit import Limit
-from headgate.stores.dynamodb.conditional_writes import Place
 from headgate.stores.dynamodb.exchange import Lost
-from headgate.stores.dynamodb.plans import Plans
+from headgate.stores.dynamodb.places import ItemPlace
+from headgate.stores.dynamodb.plans import DynamoDBPlans
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing.servers.dynamodb import Engine
 
@@ -74,9 +74,9 @@ def test_slots_are_given_back_if_the_shards_do_not_answer(ministack: Engine, aws
     key = "n/e#r"
     both = on_chain((key,), TAKE, "l1", [(CHILD, SLOTS, 1), (CHILD, DAILY, 3)])
     with a_table(ministack) as driven:
-        plans = Plans(driven.deliver.settings)
+        plans = DynamoDBPlans(driven.deliver.settings)
         assert driven.run(plans.settle_plan([both], START_MS))[0].allowed
-        place = Place(plans.namespaces.known("n") or "", "e", "r", 0)
+        place = ItemPlace(plans.namespaces.known("n") or "", "e", "r", 0)
         assert driven.run(plans.shards.split_plan(place)) == 2
         assert driven.run(plans.shards.split_plan(place)) == 4
         driven.meddle_once("BatchGetItem", lambda send: Lost("is away", sent=False, late=True))

@@ -15,10 +15,10 @@ from headgate.core.decide import TAKE
 from headgate.core.errors import NamespaceNotFound
 from headgate.core.records import ABSENT, Delete, Put, Record
 from headgate.stores.dynamodb import stored
-from headgate.stores.dynamodb.attributes import values_of
 from headgate.stores.dynamodb.exchange import Failed, Reply, Send
-from headgate.stores.dynamodb.plans import Plans
-from headgate.stores.dynamodb.versions import SCHEMA, Versions
+from headgate.stores.dynamodb.items import values_of
+from headgate.stores.dynamodb.plans import DynamoDBPlans
+from headgate.stores.dynamodb.table import SCHEMA, Versions
 from headgate.testing.servers.dynamodb import Engine
 
 REGISTRY = "_/SYSTEM#"
@@ -39,7 +39,7 @@ class Client:
 
     def __init__(self, driven: Driven) -> None:
         self.driven = driven
-        self.plans = Plans(driven.deliver.settings)
+        self.plans = DynamoDBPlans(driven.deliver.settings)
 
     def get(self, key: str = KEY) -> Record | None:
         (record,) = self.driven.run(self.plans.get_records_plan([key], NOW))

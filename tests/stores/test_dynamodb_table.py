@@ -12,8 +12,7 @@ from dynamodb_tables import Driven, a_table
 from headgate import RateLimiterUnavailable, ValidationError
 from headgate.stores import open_store
 from headgate.stores.dynamodb.exchange import Failed, Reply, Send
-from headgate.stores.dynamodb.table import INDEXES, STREAM, TABLE, TTL, Table
-from headgate.stores.dynamodb.versions import version_item
+from headgate.stores.dynamodb.table import INDEXES, STREAM, TABLE, TTL, DynamoDBTable, version_item
 from headgate.testing.servers.dynamodb import Engine
 
 
@@ -24,7 +23,7 @@ def driven(dynamodb_engine: Engine, aws_credentials: str) -> Iterator[Driven]:
 
 
 def set_up(driven: Driven) -> None:
-    driven.run(Table(driven.deliver).setup_plan())
+    driven.run(DynamoDBTable(driven.deliver).setup_plan())
 
 
 def create(driven: Driven, **different: Any) -> None:
@@ -186,19 +185,19 @@ def test_another_attribute_for_the_time_to_live_is_told(driven: Driven) -> None:
     create(driven, StreamSpecification=STREAM)
     other = {"AttributeName": "expires", "Enabled": True}
     driven.client.update_time_to_live(TableName=driven.table, TimeToLiveSpecification=other)
-    with pytest.raises(ValidationError, match="expire by 'expires', and must by 'ttl'"):
+    with pytest.raises(ValidationError, match="expire by 'expires' and must expire by 'ttl'"):
         set_up(driven)
 
 
 def test_another_stream_is_told(driven: Driven) -> None:
     create(driven, StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"})
-    with pytest.raises(ValidationError, match="KEYS_ONLY, and usage needs NEW_AND_OLD_IMAGES"):
+    with pytest.raises(ValidationError, match="KEYS_ONLY, but usage needs NEW_AND_OLD_IMAGES"):
         set_up(driven)
 
 
 def test_a_table_that_is_not_there(driven: Driven) -> None:
     with pytest.raises(ValidationError, match=r"does not exist.*headgate aws deploy --name .*setup\(\)"):
-        driven.run(Table(driven.deliver).ping_plan())
+        driven.run(DynamoDBTable(driven.deliver).ping_plan())
 
 
 def test_by_the_store(dynamodb_engine: Engine, driven: Driven) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter, ValidationError
-from headgate.stores.dynamodb.url import Settings, read_url
+from headgate.stores.dynamodb.url import DynamoDBSettings, read_url
 
 SECRET = "s3cret"
 TABLE = "write dynamodb://table?region=eu-west-1; a table's name is 3 to 255 of A-Z a-z 0-9 _ . -"
@@ -29,9 +29,9 @@ WRONG = [
     ("dynamodb://table?region=", "the option 'region' is empty"),
     ("dynamodb://table?profile=", "the option 'profile' is empty"),
     ("dynamodb://table?region=eu-west-1&region=eu-west-2", "an option is given twice"),
-    ("dynamodb://table?region=Frankfurt", "region 'Frankfurt' is none: write it like eu-west-1"),
-    ("dynamodb://table?region=eu_west_1", "region 'eu_west_1' is none"),
-    ("dynamodb://table?region=eu-west-1/x", "region 'eu-west-1/x' is none"),
+    ("dynamodb://table?region=Frankfurt", "region 'Frankfurt' is not allowed: write it like eu-west-1"),
+    ("dynamodb://table?region=eu_west_1", "region 'eu_west_1' is not allowed"),
+    ("dynamodb://table?region=eu-west-1/x", "region 'eu-west-1/x' is not allowed"),
     ("dynamodb://table?endpoint_url=127.0.0.1:8000", "'127.0.0.1:8000' must be like http://127.0.0.1:8000"),
     ("dynamodb://table?endpoint_url=ftp://h", "endpoint_url 'ftp://h' must be like"),
     ("dynamodb://table?endpoint_url=http://", "endpoint_url 'http://' must be like"),
@@ -98,20 +98,26 @@ EVERYTHING = (
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("dynamodb://tab", Settings("tab")),
-        ("dynamodb://table/", Settings("table")),
-        ("dynamodb://table?", Settings("table")),
-        ("dynamodb://" + "a" * 255, Settings("a" * 255)),
-        ("dynamodb://table?region=eu-west-1", Settings("table", "eu-west-1")),
-        ("dynamodb://table?region=cn-northwest-1", Settings("table", "cn-northwest-1")),
-        ("dynamodb://table?region=us-iso-east-1", Settings("table", "us-iso-east-1")),
-        ("dynamodb://table?endpoint_url=http://127.0.0.1:1", Settings("table", endpoint_url="http://127.0.0.1:1")),
-        ("dynamodb://table?endpoint_url=http://[::1]:8000", Settings("table", endpoint_url="http://[::1]:8000")),
-        ("dynamodb://table?shards=64", Settings("table", max_shards=64)),
-        (EVERYTHING, Settings("My_table.a-1", "us-gov-west-1", "https://h:8000/p", "me too", 1)),
+        ("dynamodb://tab", DynamoDBSettings("tab")),
+        ("dynamodb://table/", DynamoDBSettings("table")),
+        ("dynamodb://table?", DynamoDBSettings("table")),
+        ("dynamodb://" + "a" * 255, DynamoDBSettings("a" * 255)),
+        ("dynamodb://table?region=eu-west-1", DynamoDBSettings("table", "eu-west-1")),
+        ("dynamodb://table?region=cn-northwest-1", DynamoDBSettings("table", "cn-northwest-1")),
+        ("dynamodb://table?region=us-iso-east-1", DynamoDBSettings("table", "us-iso-east-1")),
+        (
+            "dynamodb://table?endpoint_url=http://127.0.0.1:1",
+            DynamoDBSettings("table", endpoint_url="http://127.0.0.1:1"),
+        ),
+        (
+            "dynamodb://table?endpoint_url=http://[::1]:8000",
+            DynamoDBSettings("table", endpoint_url="http://[::1]:8000"),
+        ),
+        ("dynamodb://table?shards=64", DynamoDBSettings("table", max_shards=64)),
+        (EVERYTHING, DynamoDBSettings("My_table.a-1", "us-gov-west-1", "https://h:8000/p", "me too", 1)),
     ],
 )
-def test_settings(url: str, expected: Settings) -> None:
+def test_settings(url: str, expected: DynamoDBSettings) -> None:
     assert read_url(url) == expected
 
 

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from headgate.core.decide import FORCE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, HOUR_MS, hour_of
-from headgate.stores.dynamodb import places, usage_counters
+from headgate.stores.dynamodb import places
 from headgate.stores.dynamodb.exchange import Send
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.url import read_url
-from headgate.stores.dynamodb.usage import Usage
-from headgate.stores.dynamodb.usage_counters import UsageCounters
+from headgate.stores.dynamodb.usage import HourlyUsage, UsageCounters
 from headgate.testing.servers.dynamodb import Engine
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.custom("t_2.x", 1000, 7, 13)
@@ -62,8 +61,8 @@ def stores(url: str) -> Iterator[list[Any]]:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no room for hours that are over."""
-    monkeypatch.setattr(usage_counters, "_MOST", 0)
-    monkeypatch.setattr(usage_counters, "_LEAST", 0)
+    monkeypatch.setattr("headgate.stores.dynamodb.usage._MOST", 0)
+    monkeypatch.setattr("headgate.stores.dynamodb.usage._LEAST", 0)
 
 
 @pytest.fixture
@@ -282,7 +281,7 @@ def test_who_may_not_put_away_decides_all_the_same(
     for _ in range(3):
         assert store.settle([request(RPM, 1, TAKE, f"{namespace}/e#r")], now_ms)[0].allowed
     assert len(tried) == 1, "once an hour"
-    assert "could not be put away" in caplog.text
+    assert "could not be moved" in caplog.text
     assert sum(used(store, now_ms=now_ms, namespace=namespace).values()) == (FEW + 5) * 1000
 
 
@@ -305,7 +304,7 @@ def test_moved_while_it_is_read(
         mover = counting(driven)
         mover.notice(place, before, now_ms + HOUR_MS)
         driven.meddle = at(after, lambda driven=driven, mover=mover: driven.run(mover.put_away_plan()))
-        usage = Usage(driven.deliver, Namespaces(driven.deliver), counting(driven))
+        usage = HourlyUsage(driven.deliver, Namespaces(driven.deliver), counting(driven))
         (row,) = driven.run(usage.list_plan(namespace, "e", "r", (0, hour_of(now_ms) + 1), None, now_ms))
         assert {("e", "r", "rpm", hour): milli for hour, milli in row.used["rpm"].items()} == expected
         if "TransactWriteItems" not in driven.operations():

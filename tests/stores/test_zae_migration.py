@@ -17,7 +17,7 @@ from headgate.core.errors import EntityNotFound
 from headgate.stores.dynamodb.migrations import MigrationRefused
 from headgate.stores.dynamodb.migrations.writes import Context
 from headgate.stores.dynamodb.migrations.zae_buckets import bucket_writes
-from headgate.stores.dynamodb.migrations.zae_items import BUCKETS, Group
+from headgate.stores.dynamodb.migrations.zae_items import BUCKETS, ItemGroup
 from headgate.stores.dynamodb.rows import bucket_of, read_row
 from headgate.testing.clock import ManualClock
 from headgate.testing.servers.dynamodb import Engine
@@ -223,7 +223,7 @@ def test_no_bucket_gains_a_token(
     for tokens, age in states[:shards]:
         numbers = {"b_x_tk": tokens, "b_x_cp": capacity, "b_x_ra": refill, "b_x_rp": period}
         found.append({**numbers, "rf": now - age, "shard_count": shards})
-    writes = bucket_writes(Group(BUCKETS, "", "e", "r"), found, Context("ns", "default", now))
+    writes = bucket_writes(ItemGroup(BUCKETS, "", "e", "r"), found, Context("ns", "default", now))
     has = Fraction(capacity)
     if writes:
         bucket = bucket_of(read_row(writes[0].item).states["x"], now)
@@ -285,8 +285,8 @@ def test_what_headgate_has_no_equivalent_of_is_refused_before_anything_is_writte
             assert sorted(refused.value.problems) == [
                 f"buckets of entity 'night' on 'api' in namespace 'tenant-a': {lacking} a schedule",
                 f"buckets of entity 'session' on 'api' in namespace 'tenant-a': {lacking} a quota",
-                "entity 'deep' in namespace 'tenant-a': what it takes counts on 'key-1' in zae-limiter, in headgate on "
-                "'proj-1' and all above it too",
+                "entity 'deep' in namespace 'tenant-a': it cascades only to 'key-1' in zae-limiter, in headgate also "
+                "to 'proj-1' and all its ancestors",
                 f"limits of entity 'blocked' on 'api' in namespace 'tenant-a': {lacking} {disabled}",
                 f"limits of entity 'free' on 'api' in namespace 'tenant-a': {lacking} {disabled}",
                 f"limits of entity 'night' on 'api' in namespace 'tenant-a': {lacking} a schedule",

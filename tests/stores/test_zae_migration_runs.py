@@ -34,8 +34,7 @@ from headgate.stores.dynamodb.exchange import Exchange, Failed, MoreTime, Reply,
 from headgate.stores.dynamodb.migrations import LEASE_MS, MigrationRefused
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.rows import bucket_of, read_row
-from headgate.stores.dynamodb.table import Table
-from headgate.stores.dynamodb.versions import SCHEMA, Versions
+from headgate.stores.dynamodb.table import SCHEMA, DynamoDBTable, Versions
 from headgate.testing.servers.dynamodb import Engine, Proxy, Request
 from headgate.testing.servers.process import PATIENCE_SECONDS
 
@@ -112,7 +111,7 @@ def test_without_permission_to_look_nothing_is_assumed(engine: Engine) -> None:
     with a_table(engine) as driven:
         driven.client.delete_item(TableName=driven.table, Key=VERSION)
         driven.meddle_once("Scan", lambda send: Failed("AccessDenied", "not authorized to perform: dynamodb:Scan"))
-        with pytest.raises(ValidationError, match=r"may not look whether it is empty: call limiter.setup\(\)"):
+        with pytest.raises(ValidationError, match=r"may not check whether it is empty: call limiter.setup\(\)"):
             driven.run(Namespaces(driven.deliver).id_plan("acme"))
         assert driven.items() == {}
 
@@ -277,7 +276,7 @@ def test_an_unknown_schema_version_is_refused(tables: tuple[Driven, Driven]) -> 
 @pytest.mark.parametrize(
     ("item", "told"),
     [
-        ({"SK": "#ODD"}, r"item '.+/ENTITY#odd' '#ODD' in namespace 'default': no item of zae-limiter's has"),
+        ({"SK": "#ODD"}, r"item '.+/ENTITY#odd' '#ODD' in namespace 'default': zae-limiter has no items with"),
         ({"SK": "#META", "name": "x", "quota": "9"}, r"entity 'odd' .* has no equivalent of the attribute 'quota'"),
         ({"SK": "#CONFIG#api", "l_rpm_cp": 5, "l_rpm_ra": 5}, r"limits of entity 'odd' on 'api' .*period_seconds"),
         ({"SK": "#CONFIG#api", "l_rpm_cp": 5, "l_rpm_ra": 0, "l_rpm_rp": 1}, r"limits of entity 'odd' .*refill_amount"),
@@ -304,7 +303,7 @@ def test_entities_that_do_not_say_whether_they_cascade_need_an_answer(engine: En
     made = Made("0.3.0")
     made.cascade = None
     with both_tables(engine, made.items) as (source, target):
-        refused(source, target, made, "entity 'key-1' .*say so with --cascade or --no-cascade")
+        refused(source, target, made, "entity 'key-1' .*pass --cascade or --no-cascade")
         made.cascade = False
         migrate(source, target, made)
         with SyncRateLimiter(engine.url(target.table)) as limiter:
@@ -366,7 +365,7 @@ def test_a_source_that_changes_into_something_else_meanwhile_stops_the_run(table
         return target.reply(send)
 
     target.meddle_once("TransactWriteItems", meanwhile)
-    with pytest.raises(ValidationError, match="has changed since it was looked at: limits of entity 'soft'"):
+    with pytest.raises(ValidationError, match="has changed since the first pass: limits of entity 'soft'"):
         migrate(source, target, Made(NEW))
 
 
@@ -420,7 +419,7 @@ def test_a_table_that_was_set_up_before_keeps_the_ids_of_its_namespaces(
     tables: tuple[Driven, Driven], engine: Engine
 ) -> None:
     source, target = tables
-    target.run(Table(target.deliver).setup_plan())
+    target.run(DynamoDBTable(target.deliver).setup_plan())
     ns = target.run(Namespaces(target.deliver).id_plan("default"))
     migrate(source, target, Made(NEW))
     assert target.run(Namespaces(target.deliver).id_plan("default")) == ns

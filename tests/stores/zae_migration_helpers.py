@@ -12,7 +12,7 @@ from dynamodb_tables import Driven, a_table
 
 from headgate.plan import Plan
 from headgate.stores.dynamodb.exchange import Exchange
-from headgate.stores.dynamodb.migrations import Migrator, Report
+from headgate.stores.dynamodb.migrations import MigrationReport, Migrator
 from headgate.stores.dynamodb.table import STREAM, TABLE
 from headgate.testing.servers.dynamodb import Engine
 
@@ -65,7 +65,7 @@ def migrator(source: Driven, target: Driven, now_ms: int, page_size: int = 100) 
     return Migrator(source.deliver, target.deliver, lambda: now_ms, page_size)
 
 
-def migrate(source: Driven, target: Driven, made: Made, **options: Any) -> Report | None:
+def migrate(source: Driven, target: Driven, made: Made, **options: Any) -> MigrationReport | None:
     page_size, later_ms = options.pop("page_size", 100), options.pop("later_ms", 0)
     plan = migrator(source, target, made.now_ms + later_ms, page_size).run_plan(cascade=made.cascade, **options)
     return target.run(plan)

@@ -1,1 +1,1 @@
-"""What runs beside the limiter on AWS: the stack, the functions in it, and reading what they have counted."""
+"""What runs on AWS besides the limiter: the stack, and the functions in it."""

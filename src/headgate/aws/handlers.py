@@ -1,9 +1,9 @@
-"""The functions that AWS Lambda calls. They are told by their environment what to work on:
+"""The functions that AWS Lambda calls. Their environment says what to work on:
 
 HEADGATE_URL                    dynamodb://table?region=...
-HEADGATE_ARCHIVE_BUCKET         for audit events that expire; without it they are gone
+HEADGATE_ARCHIVE_BUCKET         the bucket for audit events that expire; without it they are not kept
 HEADGATE_USAGE_RETENTION_DAYS   how long usage by the hour is kept, by the limiters as well: 90
-HEADGATE_MAX_SHARDS             over how many items a bucket may be spread
+HEADGATE_MAX_SHARDS             the most items that a hot bucket is split over
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import Any
 
 from ..core.errors import HeadgateError, ValidationError
 from ..limiter import SyncRateLimiter
-from ..plan import Plan
 from ..stores.dynamodb.namespaces import ACTIVE, Namespaces
 from .aggregator.host import Host
 from .aggregator.log import log, log_to_stdout
 from .aggregator.windows import DEFAULT_RETENTION_DAYS
 
 _RETENTION = "HEADGATE_USAGE_RETENTION_DAYS"
-_MARGIN_MS = 3000  # what is not begun by then is left to the next try
+_MARGIN_MS = 3000  # work that has not begun by then is left to the next call
 
 _hosts: dict[tuple[str | None, ...], Host] = {}
 
 
 def aggregate(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-    """Count a batch of the table's stream. The answer says from which record on Lambda has to deliver again."""
+    """Count a batch of stream records. The result says from which record on Lambda must deliver again."""
     records = event.get("Records")
     if not isinstance(records, list):
         raise ValidationError("the event has no Records: this function is for the stream of a DynamoDB table")
@@ -38,10 +37,11 @@ def aggregate(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
 
 
 def reconcile(event: Any, context: Any) -> dict[str, Any]:
-    """Give back what crashed holders have kept, in every namespace of the table."""
+    """Free what crashed holders have kept, in every namespace of the table."""
     host, counts, failed = _host(), {}, 0
     days = _number(_RETENTION, os.environ.get(_RETENTION) or None) or DEFAULT_RETENTION_DAYS
-    for namespace in host.run(_namespaces_plan(Namespaces(host.deliverer))):
+    registered = host.run(Namespaces(host.deliverer).all_plan())
+    for namespace in (each.name for each in registered if each.status == ACTIVE):
         try:
             with SyncRateLimiter(_environment("HEADGATE_URL"), namespace=namespace, usage_days=days) as limiter:
                 counts[namespace] = limiter.reconcile().as_dict()
@@ -54,18 +54,8 @@ def reconcile(event: Any, context: Any) -> dict[str, Any]:
     return {"namespaces": counts}
 
 
-def _namespaces_plan(namespaces: Namespaces) -> Plan[list[str]]:
-    names, cursor = [], None
-    while True:
-        page = yield from namespaces.list_plan(cursor)
-        names += [namespace.name for namespace in page if namespace.status == ACTIVE]
-        cursor = page.cursor
-        if cursor is None:
-            return names
-
-
 def close() -> None:
-    """Forget the connections that are kept from one call to the next."""
+    """Close the connections that are kept between calls."""
     while _hosts:
         _hosts.popitem()[1].close()
 

@@ -1,6 +1,5 @@
-"""Pictures of numbers over time, as SVG, with nothing but the standard library."""
+"""Charts of numbers over time, as SVG, with the standard library alone."""
 
-from .moments import Moments, moments_of
-from .time_chart import Kind, Series, TimeChart, largest
+from .time_chart import Kind, Moments, Series, TimeChart, largest, moments_of
 
 __all__ = ["Kind", "Moments", "Series", "TimeChart", "largest", "moments_of"]

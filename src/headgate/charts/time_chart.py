@@ -1,29 +1,28 @@
-"""A chart of series over time. Colours are classes, so that a page has its own, in the light and in the dark.
+"""A chart of series over time, as SVG. Colours are CSS classes, which the page defines for light and dark themes.
 
-The width is that of its place: what is drawn stretches, what is written does not. A chart that is a file of its own
-(`standalone`) has a width, its colours, its title and its legend in it.
+The chart is as wide as its container: lines and bars stretch, text does not. A chart that is a file of its own
+(`standalone`) includes a width, colours, a title and a legend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from itertools import accumulate
-from typing import Literal, TypeAlias
-
-from .moments import Moments
-from .scale import exact, short, ticks
+from typing import Literal, NamedTuple, TypeAlias
 
 Kind: TypeAlias = Literal["bars", "lines"]
 
 TONES = 6
-_FINE = 1000  # as high as the plot is in its own coordinates
+_FINE = 1000  # the height of the plot in its own coordinates
 _TOP, _BOTTOM = 14, 24  # pixels above the plot, and below it for the marks
-_HEAD = 54  # more of them, for the title and the legend
-_LEFT, _RIGHT = 56, 16  # beside the plot, for the numbers; a page gives that much to a chart that is not standalone
+_HEAD = 54  # more pixels, for the title and the legend
+_LEFT, _RIGHT = 56, 16  # beside the plot, for the numbers; a page leaves as much around a chart that is not standalone
 _WIDTH = 960
-_GAP = 0.09  # of a bar's place, on each side of it
+_GAP = 0.09  # on each side of a bar, as a fraction of its width
 
 _STYLE = """
 svg { background: #fff; font: 12px system-ui, sans-serif; }
@@ -44,9 +43,16 @@ svg { background: #12181f; } text { fill: #9aa7b4; } .chart-title { fill: #e7edf
 """
 
 
+class Moments(NamedTuple):
+    """The moments along the time axis. `names`: of all. `marks`: by index, the labels that fit on the axis."""
+
+    names: Sequence[str]
+    marks: dict[int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A value for each moment. `tone`: its colour, from 1 to 6; 0: that of its place in the chart."""
+    """A value for each moment. `tone`: its colour, from 1 to 6; 0: by its position in the chart."""
 
     name: str
     values: Sequence[float]
@@ -55,9 +61,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class TimeChart:
-    """`title` and `description` are for those who cannot see it. Bars are stacked; lines are not.
+    """`title` and `description` are for screen readers. Bars are stacked; lines are not.
 
-    `pointed`: each moment says its values to whoever points at it.
+    `pointed`: each moment has a tooltip with its values.
     """
 
     title: str
@@ -101,7 +107,7 @@ class TimeChart:
             yield f'<line class="{kind}" x1="0" x2="100%" y1="{height:.1f}" y2="{height:.1f}"/>'
         yield f'<svg y="{top}" width="100%" height="{bottom - top}" preserveAspectRatio="none" '
         yield f'viewBox="0 0 {max(1, len(self.moments.names))} {_FINE}">'
-        yield from self._slot_queues(values[-1]) if self.kind == "lines" else self._bars(values[-1])
+        yield from self._lines(values[-1]) if self.kind == "lines" else self._bars(values[-1])
         yield from self._hits() if self.pointed else ()
         yield "</svg>"
         for height, value in heights:
@@ -112,7 +118,7 @@ class TimeChart:
         count = len(self.moments.names)
         for index, name in self.moments.marks.items():
             place = (index + 0.5) / count
-            # At the edges there is no room for a half of it outside.
+            # At the edges a centred label would not fit.
             anchor = "start" if place < 0.06 else "end" if place > 0.94 else "middle"
             at = {"start": 0.0, "end": 1.0}.get(anchor, place)
             yield f'<text x="{at:.2%}" y="{height}" text-anchor="{anchor}">{escape(name)}</text>'
@@ -139,7 +145,7 @@ class TimeChart:
                     steps.append(f"M{left} {_FINE - low}V{_FINE - high}h{wide}V{_FINE - low}z")
             yield f'<path class="{_tone(series, number)}" d="{"".join(steps)}"/>'
 
-    def _slot_queues(self, most: float) -> Iterator[str]:
+    def _lines(self, most: float) -> Iterator[str]:
         for number, series in enumerate(self.series):
             points = [f"{index + 0.5:g} {_FINE - round(_FINE * value / most)}" for index, value in _each(series)]
             path = "L".join(points)
@@ -153,7 +159,7 @@ class TimeChart:
 
 
 def largest(series: Sequence[Series], count: int = TONES) -> list[Series]:
-    """No more than `count`, the largest first; the others are one."""
+    """At most `count` series, the largest first; the rest are added up in the last one."""
     ordered = sorted(series, key=lambda one: (-sum(one.values), one.name))
     if len(ordered) <= count:
         return ordered
@@ -172,3 +178,53 @@ def _each(series: Series) -> Iterator[tuple[int, float]]:
 
 def _plain(number: float) -> str:
     return f"{number:.2f}"
+
+
+# The time axis
+
+_MARKS = 6
+_FORMS: dict[str, tuple[Callable[[datetime], str], Callable[[datetime], str]]] = {
+    "second": (lambda at: f"{at:%H:%M:%S}", lambda at: f"{at:%H:%M:%S}"),
+    "minute": (lambda at: f"{at:%b} {at.day}, {at:%H:%M}", lambda at: f"{at:%H:%M}"),
+    "hour": (lambda at: f"{at:%b} {at.day}, {at:%H:%M}", lambda at: f"{at:%H:%M}"),
+    "day": (lambda at: f"{at:%b} {at.day}, {at.year}", lambda at: f"{at:%b} {at.day}"),
+    "month": (lambda at: f"{at:%B} {at.year}", lambda at: f"{at:%b}"),
+}
+
+
+def moments_of(starts: Sequence[datetime], window: str) -> Moments:
+    """`window`: the length of each: second, minute, hour, day or month."""
+    name, mark = _FORMS[window]
+    step = max(1, -(-len(starts) // _MARKS))
+    # Counted from the newest moment, so that it always has a label.
+    marked = range(len(starts) - 1, -1, -step)
+    return Moments([name(start) for start in starts], {index: mark(starts[index]) for index in marked})
+
+
+# The axis of values
+
+_STEPS = (1, 2, 2.5, 5, 10)
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def ticks(most: float, count: int = 4) -> list[float]:
+    """From 0 to at least `most`, in round steps; about `count` of them above 0."""
+    if not (0 < most < math.inf):
+        return [0.0, 1.0]
+    least_step = most / count
+    power = 10.0 ** math.floor(math.log10(least_step))
+    step = next(power * one for one in _STEPS if power * one >= least_step * (1 - 1e-9))
+    return [number * step for number in range(math.ceil(most / step - 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """With three digits: 950, 1.2k, 34M."""
+    value = float(f"{value:.3g}")
+    for unit, letter in _UNITS:
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def exact(value: float) -> str:
+    return f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -15,4 +15,4 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in _EXTRA:
             raise
-        sys.exit(f"headgate: {missing}. The command needs more than the library: pip install 'headgate[cli]'")
+        sys.exit(f"headgate: {missing}. The command needs extra packages: pip install 'headgate[cli]'")

@@ -1,4 +1,4 @@
-"""The command, assembled. What a command does is imported when it is asked for: one does without the others."""
+"""The command `headgate`. The module of a command is imported only when that command is used."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import click
 
 from .. import __version__
 from ..core.errors import HeadgateError
-from .command import Group
+from .command import CliGroup
 from .errors import INTERRUPTED, report
 
-# In the order they are worth reading; for each command, the module it is in.
+# In the order of the help; for each command, its module.
 SECTIONS = {
-    "Begin": {"demo": "demo.command", "check": "check"},
+    "Start": {"demo": "demo.command", "check": "check"},
     "Limits": {
         "limits": "limits",
-        "resource": "resource",
-        "system": "system",
+        "resource": "limits",
+        "system": "limits",
         "entity": "entity",
         "apply": "apply",
-        "export": "export",
+        "export": "apply",
         "replay": "replay",
     },
-    "What happens": {
+    "Observe and correct": {
         "buckets": "buckets",
         "usage": "usage",
         "audit": "audit",
-        "reset": "correct",
-        "penalize": "correct",
+        "reset": "buckets",
+        "penalize": "buckets",
     },
     "Operate": {
-        "setup": "setup",
+        "setup": "store",
         "namespace": "namespace",
-        "reconcile": "reconcile",
+        "reconcile": "store",
         "doctor": "doctor.command",
         "loadtest": "loadtest.command",
     },
-    "Serve": {"serve": "serve", "token": "serve", "ui": "ui", "aws": "aws"},
+    "Serve": {"serve": "serve", "token": "serve", "ui": "serve", "aws": "aws"},
     "Shell": {"completion": "completion"},
 }
 
@@ -46,7 +46,7 @@ SECTIONS = {
 _MODULES = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
-class App(Group):
+class RootGroup(CliGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
 
@@ -68,7 +68,7 @@ class App(Group):
 
 
 @click.group(
-    cls=App,
+    cls=RootGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="headgate")
@@ -80,7 +80,7 @@ def app() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code. A command returns its own, or None for 0."""
+    """Run the command line, and return its exit code. A command returns its own, or None for 0."""
     try:
         return int(app.main(list(arguments), prog_name="headgate", standalone_mode=False) or 0)
     except (HeadgateError, click.ClickException) as error:

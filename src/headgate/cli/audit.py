@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from ..limiter import AuditEvent
-from .command import Command
-from .options import Session, store_options
+from ..limiter.config.levels import LimitLevel
+from .command import CliCommand
+from .options import CommandSession, store_options
 from .output import answer, answer_json, moment, printable
 
 _NOT_SHOWN = ("id", "created_at_ms", "deleted_at_ms")
@@ -17,30 +18,30 @@ _NO = "no"
 
 
 @click.command(
-    cls=Command,
-    short_help="Show who changed what, the newest first.",
+    cls=CliCommand,
+    short_help="Show who changed what, newest first.",
     examples=["headgate audit", "headgate audit --entity acme --limit 20", "headgate audit --namespaces --json"],
 )
-@click.option("--entity", "entity_id", metavar="ENTITY", help="Only what was changed of this entity.")
-@click.option("--namespaces", is_flag=True, help="What was done with namespaces themselves, in the whole store.")
+@click.option("--entity", "entity_id", metavar="ENTITY", help="Only changes of this entity.")
+@click.option("--namespaces", is_flag=True, help="Changes of namespaces themselves, in the whole store.")
 @click.option(
     "--limit",
     metavar="N",
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="How many events to show at most.",
+    help="Show at most this many events.",
 )
-@click.option("--cursor", metavar="CURSOR", help="Go on where an earlier answer ended.")
+@click.option("--cursor", metavar="CURSOR", help="Continue after an earlier page.")
 @store_options
-def audit(session: Session, entity_id: str | None, namespaces: bool, limit: int, cursor: str | None) -> None:
-    """Show who changed entities and limits, reset or penalized buckets, and when: the newest first.
+def audit(session: CommandSession, entity_id: str | None, namespaces: bool, limit: int, cursor: str | None) -> None:
+    """Show who changed entities and limits, reset or penalized buckets, and when. The newest come first.
 
-    Events are kept for a year, unless limiters are told otherwise. Times are in UTC. With --json the answer is
-    {"events": [...], "cursor": "..."}, and the cursor is null if that was all.
+    Events are kept for a year, unless `audit_days` of a limiter is different. Times are in UTC. With --json the output
+    is {"events": [...], "cursor": "..."}; the cursor is null on the last page.
     """
     if namespaces and entity_id is not None:
-        raise click.UsageError("--entity and --namespaces contradict each other: give one of them")
+        raise click.UsageError("--entity and --namespaces contradict each other: use one of them")
     entity_id = None if entity_id is None else session.stored_id(entity_id)
     with session.limiter() as limiter:
         if namespaces:
@@ -52,12 +53,12 @@ def audit(session: Session, entity_id: str | None, namespaces: bool, limit: int,
         return
     _tell(page)
     if page.cursor is not None:
-        answer("", f"there is more: --cursor {page.cursor}")
+        answer("", f"more events: --cursor {page.cursor}")
 
 
 def _tell(events: Sequence[AuditEvent]) -> None:
     if not events:
-        answer("nothing was changed")
+        answer("no events")
         return
     who, what = max(len(event.actor) for event in events), max(len(event.action) for event in events)
     for event in events:
@@ -73,24 +74,24 @@ def _about(event: AuditEvent) -> str:
         return event.entity_id or ""
     if event.action.startswith(("rules.", "plans.")):
         return ""
-    return f"{event.entity_id or 'everyone'} on {event.resource or 'every resource'}"
+    return str(LimitLevel(event.entity_id, event.resource))
 
 
 def _changes(event: AuditEvent) -> Iterator[str]:
-    """A line for each thing that is not as it was; of something that is new, or is gone, what it is, or was."""
+    """A line for each value that changed; all values of something that was created or deleted."""
     old, new = dict(_flat(event.before)), dict(_flat(event.after))
     if event.before is None or event.after is None:
         yield from (f"{name}: {word}" for name, word in {**old, **new}.items() if word != _NO or name == "inherit")
         return
     for name in {**old, **new}:
-        nothing = "yes" if name == "inherit" else "none"  # only that it is not so is written down
+        nothing = "yes" if name == "inherit" else "none"  # only False is stored
         before, after = old.get(name, nothing), new.get(name, nothing)
         if before != after:
             yield f"{name}: {before} -> {after}"
 
 
 def _flat(value: Mapping[str, Any] | None, of: str = "") -> Iterator[tuple[str, str]]:
-    """What there is, in words, by name; what is inside of something by both names."""
+    """The values as words, by name; nested values by the names of both."""
     for name, inner in (value or {}).items():
         if isinstance(inner, dict):
             yield from _flat(inner, of if name in ("", "limits") else f"{of}{name} ")

@@ -1,4 +1,4 @@
-"""`headgate buckets`: how much is left."""
+"""`headgate buckets`, `headgate reset`, `headgate penalize`: how full buckets are, and correcting them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from collections.abc import Callable
 import click
 
 from ..limiter import BucketStatus
-from .command import Command
-from .options import Session, store_options
-from .output import Bar, Table, answer, answer_json, duration, number
-from .pages import all_pages
+from .command import CliCommand
+from .options import CommandSession, change_options, seconds_option, store_options
+from .output import Bar, TextTable, all_pages, answer, answer_json, duration, number
 
-_NONE = "no buckets: all are full"
+_NONE = "all buckets are full"
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "headgate buckets acme",
         "headgate buckets acme --resource llm --watch",
@@ -28,21 +27,13 @@ _NONE = "no buckets: all are full"
 )
 @click.argument("entity_id", metavar="ENTITY")
 @click.option("--resource", metavar="RESOURCE", help="Only the buckets on this resource.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option(
-    "--every",
-    metavar="SECONDS",
-    type=click.FloatRange(0.1, 86_400),
-    default=1,
-    show_default=True,
-    help="With --watch: how far apart.",
-)
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@seconds_option("--every", 0.1, 86_400, "With --watch: seconds between two readings.", default=1)
 @store_options
-def buckets(session: Session, entity_id: str, resource: str | None, watch: bool, every: float) -> None:
+def buckets(session: CommandSession, entity_id: str, resource: str | None, watch: bool, every: float) -> None:
     """Show how full the buckets of ENTITY are.
 
-    A bucket that is full again need not be stored, so only the others are shown. With --watch and --json that is a
-    line for each time.
+    A full bucket need not be stored, so only the others are shown. With --watch and --json, each reading is one line.
     """
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
@@ -56,10 +47,10 @@ def buckets(session: Session, entity_id: str, resource: str | None, watch: bool,
         answer(_table(found) if found else _NONE)
 
 
-def _watch(session: Session, title: str, look: Callable[[], list[BucketStatus]], every: float) -> None:
-    """Until somebody presses Ctrl-C."""
+def _watch(session: CommandSession, title: str, look: Callable[[], list[BucketStatus]], every: float) -> None:
+    """Until Ctrl-C."""
     if not session.as_json and sys.stdout.isatty():
-        from .live import live
+        from .drawing import live
 
         live(lambda: (title, _table(found) if (found := look()) else _NONE), every)
     while True:
@@ -71,8 +62,8 @@ def _watch(session: Session, title: str, look: Callable[[], list[BucketStatus]],
         time.sleep(every)
 
 
-def _table(found: list[BucketStatus]) -> Table:
-    return Table(
+def _table(found: list[BucketStatus]) -> TextTable:
+    return TextTable(
         ["resource", "limit", "allows", "level", ">available", ">full in", ">blocked for"],
         [
             [
@@ -87,3 +78,53 @@ def _table(found: list[BucketStatus]) -> Table:
             for bucket in found
         ],
     )
+
+
+@click.command(cls=CliCommand, short_help="Fill buckets.", examples=["headgate reset acme llm"])
+@click.argument("entity_id", metavar="ENTITY")
+@click.argument("resource")
+@change_options
+def reset(session: CommandSession, entity_id: str, resource: str) -> None:
+    """Fill the buckets of ENTITY on RESOURCE: penalties and debts are cleared, and all slots are free.
+
+    The buckets of its ancestors do not change. A lease that held a slot loses it.
+    """
+    entity_id = session.stored_id(entity_id)
+    with session.limiter() as limiter:
+        limiter.reset(entity_id, resource)
+    if session.as_json:
+        answer_json({"entity_id": entity_id, "resource": resource, "reset": True})
+    else:
+        answer(f"filled: {entity_id} on {resource}")
+
+
+@click.command(
+    cls=CliCommand,
+    short_help="Block an entity for a while, or take tokens away.",
+    examples=["headgate penalize openai gpt-4o --seconds 30", "headgate penalize openai gpt-4o --factor 0.5"],
+)
+@click.argument("entity_id", metavar="ENTITY")
+@click.argument("resource")
+@click.option("--seconds", metavar="N", type=float, help="Refuse everything for this many seconds.")
+@click.option("--factor", metavar="F", type=float, help="Keep this fraction of the tokens, from 0 to 1.")
+@change_options
+def penalize(
+    session: CommandSession, entity_id: str, resource: str, seconds: float | None, factor: float | None
+) -> None:
+    """After a vendor's 429: block ENTITY on RESOURCE for a while, or take tokens away, or both.
+
+    This affects the stored limits of ENTITY and all its buckets, also those of limits in code, but not its ancestors.
+    """
+    if seconds is None and factor is None:
+        raise click.UsageError(
+            "specify --seconds 30, to refuse everything for 30 s, or --factor 0.5, to halve the tokens"
+        )
+    entity_id = session.stored_id(entity_id)
+    with session.limiter() as limiter:
+        limiter.penalize(entity_id, resource, seconds=seconds, factor=factor)
+    if session.as_json:
+        answer_json({"entity_id": entity_id, "resource": resource, "seconds": seconds, "factor": factor})
+        return
+    effects = [f"everything is refused for {duration(seconds)}"] if seconds else []
+    effects += [] if factor is None else [f"{factor:.0%} of the tokens are left"]
+    answer(f"penalized: {entity_id} on {resource}, {' and '.join(effects) or 'for 0 s'}")

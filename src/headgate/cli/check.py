@@ -1,4 +1,4 @@
-"""`headgate check`: ask, and take."""
+"""`headgate check`: one decision."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..core.errors import ValidationError
 from ..core.limit import Limit
 from ..core.status import LimitStatus
 from ..limiter import SyncRateLimiter
-from .command import Command
+from .command import CliCommand
 from .errors import ALLOWED, REFUSED
-from .options import Session, work_options
-from .output import Table, answer, answer_json, duration, number
+from .options import CommandSession, work_options
+from .output import TextTable, answer, answer_json, duration, number
 from .values import read_amounts, read_limits
 
 Amounts = Mapping[str, "int | Decimal"]
 
 
 @click.command(
-    cls=Command,
-    short_help="Ask, and take the tokens if it is allowed.",
+    cls=CliCommand,
+    short_help="Make one decision, and take the tokens if it is allowed.",
     examples=[
         "headgate check me api --consume rpm=1 --limit rpm=5/minute",
         "headgate check acme llm --consume rpm=1 --consume tpm=500",
@@ -32,34 +32,37 @@ Amounts = Mapping[str, "int | Decimal"]
 )
 @click.argument("entity_id", metavar="ENTITY")
 @click.argument("resource")
-@click.option("--consume", metavar="NAME=AMOUNT", multiple=True, help="What to take, from which limit. Repeatable.")
+@click.option("--consume", metavar="NAME=AMOUNT", multiple=True, help="How much to take from a limit. Repeatable.")
 @click.option(
     "--limit",
     metavar="NAME=SPEC",
     multiple=True,
-    help="Obey this limit, like 'rpm=100/minute burst 150', instead of the stored ones. Repeatable.",
+    help="Use this limit, like 'rpm=100/minute burst 150', instead of the stored ones. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Only look: take nothing.")
+@click.option("--dry-run", "preview", is_flag=True, help="Take nothing.")
 @work_options
 def check(
-    session: Session, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], dry_run: bool
+    session: CommandSession, entity_id: str, resource: str, consume: Sequence[str], limit: Sequence[str], preview: bool
 ) -> int:
-    """Ask whether ENTITY may use RESOURCE now, and take the tokens if it may.
+    """Decide whether ENTITY may use RESOURCE now, and take the tokens if it may.
 
-    All or nothing: if one limit refuses, nothing is taken from any. The exit code is 0 if it is allowed and 1 if
-    it is refused, so that a shell script can ask too. With --dry-run nothing is taken, and --consume may be left
-    out to see what is there. Slots of a concurrent limit come back at once.
+    All or nothing: if one limit refuses, nothing is taken from any. The exit code is 0 if allowed and 1 if refused, for
+    shell scripts. With --dry-run nothing is taken; leave out --consume to see what is available. Slots of a concurrent
+    limit are released at once.
     """
-    if not consume and not dry_run:
-        raise click.UsageError("say what to take with --consume, like --consume rpm=1, or only look with --dry-run")
+    if not consume and not preview:
+        raise click.UsageError("specify what to take, like --consume rpm=1, or use --dry-run")
     amounts = read_amounts(consume)
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         limits = read_limits(limit) or _stored_limits(limiter, entity_id, resource)
         override = limits if limit else None
-        ask = _look if dry_run else _take
-        result = ask(limiter, entity_id, resource, amounts, override, limits)
-    result = {"entity_id": entity_id, "resource": resource, "dry_run": dry_run} | result
+        result = (
+            _look(limiter, entity_id, resource, amounts, override, limits)
+            if preview
+            else _take(limiter, entity_id, resource, amounts, override)
+        )
+    result = {"entity_id": entity_id, "resource": resource, "dry_run": preview} | result
     _tell(session, result)
     return ALLOWED if result["allowed"] else REFUSED
 
@@ -68,19 +71,14 @@ def _stored_limits(limiter: SyncRateLimiter, entity_id: str, resource: str) -> l
     limits, source = limiter.resolve_limits(entity_id, resource)
     if source is None:
         raise ValidationError(
-            f"no limits are stored for {entity_id!r} on {resource!r}: give one with --limit rpm=100/minute, "
-            f"or store one with 'headgate limits set {entity_id} rpm=100/minute'"
+            f"no limits are stored for {entity_id!r} on {resource!r}: use --limit rpm=100/minute, "
+            f"or store a limit with 'headgate limits set {entity_id} rpm=100/minute'"
         )
     return limits
 
 
 def _take(
-    limiter: SyncRateLimiter,
-    entity_id: str,
-    resource: str,
-    amounts: Amounts,
-    override: list[Limit] | None,
-    limits: list[Limit],
+    limiter: SyncRateLimiter, entity_id: str, resource: str, amounts: Amounts, override: list[Limit] | None
 ) -> dict[str, Any]:
     decision = limiter.try_acquire(entity_id, resource, amounts, override)
     if decision.lease is not None:
@@ -129,7 +127,7 @@ def _plain(amount: int | Decimal) -> int | float:
     return amount if isinstance(amount, int) else float(amount)
 
 
-def _tell(session: Session, result: dict[str, Any]) -> None:
+def _tell(session: CommandSession, result: dict[str, Any]) -> None:
     statuses: list[LimitStatus] = result.pop("statuses")
     if session.as_json:
         answer_json(result | {"limits": [status.as_dict() for status in statuses]})
@@ -141,20 +139,20 @@ def _tell(session: Session, result: dict[str, Any]) -> None:
 
 def _verdict(result: dict[str, Any]) -> str:
     who = f"{result['entity_id']} on {result['resource']}"
-    looked = " (only looked, nothing was taken)" if result["dry_run"] else ""
+    note = " (dry run: nothing was taken)" if result["dry_run"] else ""
     if result["degraded"]:
         verdict = "allowed" if result["allowed"] else "refused"
-        return f"{verdict}: {who}, in this process alone, because the store did not answer"
+        return f"{verdict}: {who}, decided in this process alone, because the store did not answer"
     if result["allowed"]:
-        return f"allowed: {who}{looked}"
+        return f"allowed: {who}{note}"
     wait = result["retry_after_seconds"]
-    when = "this never passes, it is more than the capacity" if wait is None else f"retry after {duration(wait)}"
-    return f"refused: {who}, {when}{looked}"
+    when = "never: this is more than the capacity" if wait is None else f"retry after {duration(wait)}"
+    return f"refused: {who}, {when}{note}"
 
 
-def _table(statuses: list[LimitStatus]) -> Table:
+def _table(statuses: list[LimitStatus]) -> TextTable:
     several = len({status.entity_id for status in statuses}) > 1
-    return Table(
+    return TextTable(
         ["entity", "limit", "allows", "answer", ">requested", ">available", ">capacity", ">retry after"],
         [
             [

@@ -1,4 +1,4 @@
-"""A click command that shows how it is used: every one has examples, in its help and in the reference."""
+"""click commands with examples, in their help and in the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from .errors import BAD_INPUT
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
@@ -19,19 +19,19 @@ class Command(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Examples"):
-                # Not wrapped: a line is there to be copied.
+                # Not wrapped, so that a line can be copied.
                 for example in self.examples:
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
-class Group(click.Group):
-    command_class = Command
+class CliGroup(click.Group):
+    command_class = CliCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order they are worth reading
+        return list(self.commands)  # in the order of definition
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Versions of click differ in what a bare group does.
+        # Versions of click differ in what a group without a command does.
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(BAD_INPUT)

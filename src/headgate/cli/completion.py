@@ -1,11 +1,11 @@
-"""`headgate completion`: the script that lets a shell complete commands and options."""
+"""`headgate completion`: shell completion of commands and options."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-from .command import Command
+from .command import CliCommand
 from .options import json_option
 from .output import answer_json
 
@@ -13,8 +13,8 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(
-    cls=Command,
-    short_help="Print the script that completes commands in your shell.",
+    cls=CliCommand,
+    short_help="Print a completion script for your shell.",
     examples=[
         "headgate completion bash > ~/.local/share/bash-completion/completions/headgate",
         'headgate completion zsh > "${fpath[1]}/_headgate"',
@@ -24,9 +24,9 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @json_option
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script for SHELL: bash, zsh or fish.
+    """Print the completion script for SHELL: bash, zsh or fish.
 
-    It completes commands and options. Names in the store are not completed: no key press should load it.
+    It completes commands and options, but not names in the store, so that completion never calls the store.
     """
     from .app import app
 

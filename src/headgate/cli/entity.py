@@ -1,4 +1,4 @@
-"""`headgate entity`: whoever is limited."""
+"""`headgate entity`: the entities, each with a parent, a name and metadata."""
 
 from __future__ import annotations
 
@@ -9,41 +9,39 @@ import click
 
 from ..core.records import Entity
 from ..limiter import ResolvedLimits, StoredLimits, SyncRateLimiter
-from .command import Command, Group
-from .confirm import confirmed, yes_option
+from .command import CliCommand, CliGroup
 from .errors import REFUSED
 from .level import resolved_dict, sourced
-from .options import Session, change_options, store_options
-from .output import Table, answer, answer_json, limit_dict, spelled
-from .pages import all_pages
+from .options import CommandSession, change_options, confirmed, store_options, yes_option
+from .output import TextTable, all_pages, answer, answer_json, limit_dict, spelled
 from .values import read_pairs
 
 _METADATA = "KEY=VALUE, like tier=gold"
 
 
-@click.group(cls=Group)
+@click.group(cls=CliGroup)
 def entity() -> None:
-    """Whoever is limited: with a parent, a name, metadata.
+    """Create, show, change and delete entities.
 
-    Limits need no entity: one has to be created only for a parent, a name or metadata.
+    Limits work without this: create an entity only to give it a parent, a name or metadata.
     """
 
 
 @entity.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "headgate entity create acme --name 'Acme Ltd' --metadata tier=gold",
         "headgate entity create acme-key-1 --parent acme --cascade",
     ],
 )
 @click.argument("entity_id", metavar="ID")
-@click.option("--name", metavar="NAME", help="A name for people.")
-@click.option("--parent", "parent_id", metavar="ID", help="The entity above it; it has to exist.")
-@click.option("--cascade", is_flag=True, help="What it takes counts on every ancestor too.")
-@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Anything worth keeping with it. Repeatable.")
+@click.option("--name", metavar="NAME", help="A display name.")
+@click.option("--parent", "parent_id", metavar="ID", help="Its parent, which must exist.")
+@click.option("--cascade", is_flag=True, help="What it takes also counts for every ancestor.")
+@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="A property of the entity. Repeatable.")
 @change_options
 def create(
-    session: Session,
+    session: CommandSession,
     entity_id: str,
     name: str | None,
     parent_id: str | None,
@@ -62,12 +60,12 @@ def create(
         answer(f"created: {made.id}" + (f" below {parent_id}" if parent_id else ""))
 
 
-@entity.command(cls=Command, examples=["headgate entity get acme", "headgate entity get acme --resource llm"])
+@entity.command(cls=CliCommand, examples=["headgate entity get acme", "headgate entity get acme --resource llm"])
 @click.argument("entity_id", metavar="ID")
-@click.option("--resource", metavar="RESOURCE", help="Show the limits that hold for it on this resource, too.")
+@click.option("--resource", metavar="RESOURCE", help="Also show the limits in force on this resource.")
 @store_options
-def get(session: Session, entity_id: str, resource: str | None) -> None:
-    """Show the entity ID, the entities above it and its own limits."""
+def get(session: CommandSession, entity_id: str, resource: str | None) -> None:
+    """Show the entity ID, its ancestors and its own limits."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = limiter.get_entity(entity_id)
@@ -103,18 +101,18 @@ def _shown_dict(found: Entity, parents: list[Entity], own: Own, effective: Resol
 
 def _table(
     found: Entity, parents: list[Entity], own: Own, effective: ResolvedLimits | None, resource: str | None
-) -> Table:
+) -> TextTable:
     rows = [
         ["entity", found.id],
         ["name", found.name or ""],
         ["parents", " < ".join(parent.id for parent in parents)],
-        ["cascade", "yes: what it takes counts on every ancestor too" if found.cascade else ""],
+        ["cascade", "yes: what it takes also counts for every ancestor" if found.cascade else ""],
         ["metadata", ", ".join(f"{key}={value}" for key, value in found.metadata.items())],
         ["version", str(found.version)],
         *([f"own limits on {name or 'every resource'}", _own(limits)] for name, limits in own.items()),
         [f"limits on {resource}", _effective(effective)],
     ]
-    return Table(["", ""], [row for row in rows if row[1]])
+    return TextTable(["", ""], [row for row in rows if row[1]])
 
 
 def _own(limits: StoredLimits) -> str:
@@ -126,8 +124,8 @@ def _effective(effective: ResolvedLimits | None) -> str:
 
 
 @entity.command(
-    cls=Command,
-    short_help="Change what is given of an entity, and keep the rest.",
+    cls=CliCommand,
+    short_help="Change properties of an entity.",
     examples=[
         "headgate entity update acme --name 'Acme plc'",
         "headgate entity update acme-key-1 --parent globex --no-cascade",
@@ -135,22 +133,27 @@ def _effective(effective: ResolvedLimits | None) -> str:
     ],
 )
 @click.argument("entity_id", metavar="ID")
-@click.option("--name", metavar="NAME", help="Another name for people.")
-@click.option("--no-name", is_flag=True, help="No name.")
-@click.option("--parent", "parent_id", metavar="ID", help="Another entity above it; it has to exist.")
-@click.option("--no-parent", is_flag=True, help="No entity above it.")
-@click.option("--cascade/--no-cascade", default=None, help="Whether what it takes counts on every ancestor too.")
-@click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Instead of all there is. Repeatable.")
-@click.option("--no-metadata", is_flag=True, help="No metadata.")
+@click.option("--name", metavar="NAME", help="The new name.")
+@click.option("--no-name", is_flag=True, help="Remove the name.")
+@click.option("--parent", "parent_id", metavar="ID", help="The new parent, which must exist.")
+@click.option("--no-parent", is_flag=True, help="Remove the parent.")
+@click.option("--cascade/--no-cascade", default=None, help="Whether what it takes also counts for every ancestor.")
+@click.option(
+    "--metadata",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="The new metadata, which replaces all of the old. Repeatable.",
+)
+@click.option("--no-metadata", is_flag=True, help="Remove the metadata.")
 @click.option(
     "--expected-version",
     metavar="N",
     type=click.IntRange(1),
-    help="Only if nobody has changed it since: the version that `headgate entity get` shows.",
+    help="Fail unless the entity has this version. `headgate entity get` shows it.",
 )
 @change_options
-def update(session: Session, entity_id: str, expected_version: int | None, **given: Any) -> None:
-    """Change what is given of the entity ID, and keep the rest."""
+def update(session: CommandSession, entity_id: str, expected_version: int | None, **given: Any) -> None:
+    """Change the given properties of the entity ID, and keep the others."""
     changes = _changes(session, **given)
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
@@ -162,7 +165,7 @@ def update(session: Session, entity_id: str, expected_version: int | None, **giv
 
 
 def _changes(
-    session: Session,
+    session: CommandSession,
     name: str | None,
     no_name: bool,
     parent_id: str | None,
@@ -179,22 +182,22 @@ def _changes(
         **({} if cascade is None else {"cascade": cascade}),
     }
     if not changes:
-        raise click.UsageError("say what to change, like --name 'Acme plc' or --no-parent")
+        raise click.UsageError("specify what to change, like --name 'Acme plc' or --no-parent")
     return changes
 
 
 def _change(field: str, option: str, given: Any, none: bool, nothing: Any) -> dict[str, Any]:
     if given and none:
-        raise click.UsageError(f"--{option} and --no-{option} contradict each other: give one of them")
+        raise click.UsageError(f"--{option} and --no-{option} contradict each other: use one of them")
     return {field: given or nothing} if given or none else {}
 
 
-@entity.command(cls=Command, examples=["headgate entity delete acme --yes"])
+@entity.command(cls=CliCommand, examples=["headgate entity delete acme --yes"])
 @click.argument("entity_id", metavar="ID")
 @yes_option
 @change_options
-def delete(session: Session, entity_id: str, yes: bool) -> int | None:
-    """Delete the entity ID with its limits and buckets. Its children have to go, or move, first."""
+def delete(session: CommandSession, entity_id: str, yes: bool) -> int | None:
+    """Delete the entity ID with its limits and buckets. Delete or move its children first."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         limiter.get_entity(entity_id)
@@ -209,32 +212,32 @@ def delete(session: Session, entity_id: str, yes: bool) -> int | None:
     return None
 
 
-@entity.command("list", cls=Command, examples=["headgate entity list", "headgate entity list --prefix acme-"])
-@click.option("--prefix", metavar="TEXT", default="", help="Only those whose stored id starts with it.")
+@entity.command("list", cls=CliCommand, examples=["headgate entity list", "headgate entity list --prefix acme-"])
+@click.option("--prefix", metavar="TEXT", default="", help="Only entities whose stored id starts with this.")
 @store_options
-def list_(session: Session, prefix: str) -> None:
-    """List the entities that were created. Those that only have limits are in `headgate limits list`."""
+def list_(session: CommandSession, prefix: str) -> None:
+    """List the entities that were created. `headgate limits list` lists those that only have limits."""
     with session.limiter() as limiter:
         found = list(all_pages(lambda cursor: limiter.list_entities(prefix=prefix, cursor=cursor)))
-    _tell(session, found, f"no entity was created{f' whose id starts with {prefix}' if prefix else ''}")
+    _tell(session, found, f"no entities{f' whose id starts with {prefix}' if prefix else ''} were created")
 
 
-@entity.command(cls=Command, examples=["headgate entity children acme"])
+@entity.command(cls=CliCommand, examples=["headgate entity children acme"])
 @click.argument("entity_id", metavar="ID")
 @store_options
-def children(session: Session, entity_id: str) -> None:
-    """List the entities directly below the entity ID."""
+def children(session: CommandSession, entity_id: str) -> None:
+    """List the children of the entity ID."""
     entity_id = session.stored_id(entity_id)
     with session.limiter() as limiter:
         found = list(all_pages(lambda cursor: limiter.get_children(entity_id, cursor=cursor)))
     _tell(session, found, f"{entity_id} has no children")
 
 
-def _tell(session: Session, found: Iterable[Entity], none: str) -> None:
+def _tell(session: CommandSession, found: Iterable[Entity], none: str) -> None:
     if session.as_json:
         answer_json([one.as_dict() for one in found])
     elif found:
         rows = [[one.id, one.name or "", one.parent_id or "", "yes" if one.cascade else ""] for one in found]
-        answer(Table(["entity", "name", "parent", "cascade"], rows))
+        answer(TextTable(["entity", "name", "parent", "cascade"], rows))
     else:
         answer(none)

@@ -1,4 +1,4 @@
-"""What went wrong, in one line or as JSON, and the exit code that says so."""
+"""Errors as one line or as JSON, and the exit codes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ UNAVAILABLE = 3
 INTERRUPTED = 130
 
 MEANINGS = {
-    ALLOWED: "it was done; `check`: allowed",
-    REFUSED: "the answer is no: `check` was refused, `apply --plan` found something to do, `replay --fail-above` found "
-    "more refused, a `set`, `delete`, `purge` or `migrate --in-place` was not confirmed, `demo` or `loadtest` found a "
-    "limit oversold, `doctor` or `aws status` found something wrong",
-    BAD_INPUT: "bad input: an option, an identifier or a limit that cannot be used, an entity, a namespace or a stack "
-    "that is not there, something that was changed by someone else in the meantime; AWS refused",
+    ALLOWED: "success; `check`: allowed",
+    REFUSED: "the answer is no: `check` was refused, `apply --plan` found changes, `replay --fail-above` found more "
+    "refusals, a `set`, `delete`, `purge` or `migrate --in-place` was not confirmed, `demo` or `loadtest` found a "
+    "limit oversold, `doctor` or `aws status` found a problem",
+    BAD_INPUT: "bad input: an invalid option, identifier or limit; an entity, namespace or stack that does not exist; "
+    "a version conflict; AWS rejected the request",
     UNAVAILABLE: "the store, or AWS, did not answer",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 
 
 def report(error: HeadgateError | click.ClickException, *, as_json: bool) -> int:
-    """Tell stderr, and return the exit code."""
+    """Print an error on standard error, and return the exit code."""
     usage = isinstance(error, click.ClickException)
     message = error.format_message() if isinstance(error, click.ClickException) else _message(error)
     if as_json:
@@ -42,15 +42,17 @@ def report(error: HeadgateError | click.ClickException, *, as_json: bool) -> int
 
 
 def _message(error: HeadgateError) -> str:
-    """The library's words, unless they name a function where people here have a command."""
+    """The message of the library, with commands instead of functions."""
     if isinstance(error, EntityNotFound):
         why = error.why and f" ({error.why})"
-        return f"entity {error.entity_id!r} does not exist{why}; 'headgate entity create {error.entity_id}' makes it"
+        return (
+            f"entity {error.entity_id!r} does not exist{why}; create it with 'headgate entity create {error.entity_id}'"
+        )
     if isinstance(error, EntityExists):
-        return f"entity {error.entity_id!r} exists already"
+        return f"entity {error.entity_id!r} already exists"
     if isinstance(error, NamespaceNotFound):
         return re.sub(r"(\w+)_namespace\(\)|(list_orphans)\(\)", _namespace_command, str(error))
-    if hasattr(error, "problems"):  # of a file, each with its line, and on a line of its own
+    if hasattr(error, "problems"):  # of a file: one problem per line
         return str(error)
     return " ".join(str(error).split())
 

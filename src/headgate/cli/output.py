@@ -1,18 +1,20 @@
-"""Answers: JSON for programs, lines, tables and charts for people. What is described here is drawn in `tables` and
-`charts`."""
+"""Output: JSON for programs; lines, tables and charts for people. `drawing` draws tables and charts."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
 from ..core.limit import Limit
+from ..core.records import Page
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ Cell: TypeAlias = "str | Bar"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Columns whose name starts with `>` are set flush right. Columns with nothing in them are left out, and
-    so is the head if no column has a name."""
+class TextTable:
+    """Columns whose name starts with `>` are aligned to the right. Empty columns are left out, and so is the header if
+    no column has a name."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -36,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Columns, one for each value, and below some of them what they are."""
+    """A column for each value, with labels below some of them."""
 
     title: str
     values: Sequence[int | float]
@@ -47,22 +49,22 @@ def answer_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def answer(*parts: str | Table | Chart) -> None:
-    """Lines, tables and charts, one below the other."""
+def answer(*parts: str | TextTable | Chart) -> None:
+    """Print lines, tables and charts."""
     for part in parts:
         if isinstance(part, str):
             click.echo(printable(part))
             continue
-        from . import charts, tables  # rich is slow to import, and JSON does without
+        from .drawing import draw_chart, draw_table  # imports rich, which is slow
 
-        if isinstance(part, Table):
-            tables.draw(part)
+        if isinstance(part, TextTable):
+            draw_table(part)
         else:
-            charts.draw(part)
+            draw_chart(part)
 
 
 def printable(text: str) -> str:
-    """Names come from anywhere; none of them may steer the terminal."""
+    """Without control characters: names from a store must not control the terminal."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
@@ -71,7 +73,7 @@ def number(value: int | float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Rounded up, so that waiting so long is enough."""
+    """Rounded up, so that this wait is long enough."""
     if seconds is None:
         return "never"
     if seconds <= 0:
@@ -86,7 +88,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """In UTC, as the store counts."""
+    """In UTC."""
     return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
@@ -95,5 +97,18 @@ def limit_dict(limit: Limit) -> dict[str, Any]:
 
 
 def spelled(limits: Iterable[Limit]) -> str:
-    """As the command reads them."""
+    """As commands accept them."""
     return ", ".join(f"{limit.name}={limit}" for limit in limits)
+
+
+def all_pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+    """The items of all pages. `read` takes the cursor of a page, None for the first. Corrupt items become warnings."""
+    cursor: str | None = None
+    while True:
+        page = read(cursor)
+        for error in page.corrupt:
+            click.echo(f"warning: {printable(str(error))}", err=True)
+        yield from page
+        cursor = page.cursor
+        if cursor is None:
+            return

@@ -1,4 +1,4 @@
-"""The page docs/cli.md, made from the commands: python -m headgate.cli.reference > docs/cli.md"""
+"""Generates the page docs/cli.md from the commands: python -m headgate.cli.reference > docs/cli.md"""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import click
 
 from .app import app
-from .command import Command
+from .command import CliCommand
 from .errors import MEANINGS
 from .options import change_options
 
 _INTRODUCTION = """\
 # The command line
 
-`headgate` comes with the extra `cli`: `pip install 'headgate[cli]'`. Whatever it does, the library does too, and the
-names are the same in both.
+`headgate` comes with the extra `cli`: `pip install 'headgate[cli]'`. The library can do everything that it does, with
+the same names.
 
 ```
 headgate demo
@@ -25,15 +25,15 @@ headgate check me api --consume rpm=1 --limit rpm=5/minute
 headgate buckets me
 ```
 
-This page is made from the commands' own help. `headgate COMMAND --help` shows the same.
+This page is generated from the help of the commands. `headgate COMMAND --help` shows the same.
 
 ## The store
 
-Without more words a command uses an SQLite file in your data directory (`~/.local/share/headgate/headgate.db` on
-Linux, `~/Library/Application Support/headgate/headgate.db` on macOS), which it makes when it first needs it. Another
-store is chosen with `--url`, or for all commands with an environment variable. `sqlite:///name.db` is relative to the
-working directory, `sqlite:////var/lib/name.db` is absolute. `memory://` lives as long as one command, so it is of use
-only to try a limit's spelling.
+By default a command uses an SQLite file in your data directory (`~/.local/share/headgate/headgate.db` on Linux,
+`~/Library/Application Support/headgate/headgate.db` on macOS), and creates it when necessary. `--url` chooses another
+store, and an environment variable chooses it for all commands. `sqlite:///name.db` is relative to the working
+directory, `sqlite:////var/lib/name.db` is absolute. `memory://` exists only while the command runs: use it to try how a
+limit is written.
 
 | environment variable | instead of |
 |---|---|
@@ -44,27 +44,28 @@ only to try a limit's spelling.
 
 With `--hash-entity-ids` a command finds what a limiter with
 [`hash_entity_ids`](serving.md#callers-named-by-a-secret) has stored, and shows only hashes. If `HEADGATE_HASH_KEY` is
-set, its bytes are the key. There is no option for it, since other users of the machine can see what you type; that
-goes for the ids too. Without `--hash-entity-ids` a hash is an id like any other: `headgate buckets 414127b6...`.
+set, its bytes are the key. There is no option for the key, because other users of the machine can see the arguments of
+a command; they can see the ids too. Without `--hash-entity-ids` a hash is an ordinary id:
+`headgate buckets 414127b6...`.
 
-The commands of `headgate aws` name a stack, with `--name` and `--region`, instead of a store: see [AWS](aws.md).
-What an operator does with the others is in [Operating](operating.md).
+The commands of `headgate aws` use a stack, with `--name` and `--region`, instead of a store: see [AWS](aws.md).
+[Operating](operating.md) shows how operators use the others.
 
 ## Options that commands share
 """
 
 _JSON = """\
-With `--json` the answer is one JSON document on standard output, and an error is one on standard error:
+With `--json` the output is one JSON document on standard output, and an error is one on standard error:
 `{"error": "validation_error", "message": "..."}`.
 """
 
 
 def reference() -> str:
     """The whole page."""
-    return "\n".join(_slot_queues()).rstrip() + "\n"
+    return "\n".join(_lines()).rstrip() + "\n"
 
 
-def _slot_queues() -> Iterator[str]:
+def _lines() -> Iterator[str]:
     yield _INTRODUCTION
     yield from _table(_common_options())
     yield _JSON
@@ -92,7 +93,7 @@ def _commands(group: click.Group, context: click.Context, level: str) -> Iterato
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"```\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
     yield from _options([option for option in command.params if isinstance(option, click.Option)])
-    if isinstance(command, Command):
+    if isinstance(command, CliCommand):
         yield "\n".join(["```", *command.examples, "```\n"])
 
 
@@ -102,7 +103,7 @@ def _options(options: list[click.Option]) -> Iterator[str]:
     if own:
         yield from _table(own)
     shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.help in common)
-    yield f"{'And ' if own else ''}{shared}, [as others](#options-that-commands-share).\n"
+    yield f"[Shared options](#options-that-commands-share): {shared}.\n"
 
 
 def _common_options() -> list[click.Option]:
@@ -122,7 +123,7 @@ def _table(options: list[click.Option]) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs, unwrapped; one that starts with \\b is laid out by hand and stays so."""
+    """Paragraphs, wrapped; one that starts with \\b keeps its layout."""
     paragraphs = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b"):

@@ -1,10 +1,8 @@
-"""`headgate replay`: what proposed limits would have done to requests that were made."""
+"""`headgate replay`: proposed limits applied to a log of past requests."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +10,11 @@ import click
 
 from ..core.errors import ValidationError
 from ..limiter.ids import to_stored_id
-from .command import Command
+from .command import CliCommand
 from .errors import ALLOWED, REFUSED
 from .options import hash_key, hash_option, json_option
-from .output import Cell, Table, answer, answer_json, duration, moment, number
+from .output import Cell, TextTable, answer, answer_json, duration, moment, number
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from ..declare import Declaration
@@ -33,7 +32,7 @@ def _read_share(_: click.Context, __: click.Parameter, text: str | None) -> floa
     except ValueError:
         share = -1
     if not 0 <= share <= 1:
-        raise click.BadParameter(f"{text!r} is no share: write 1% or 0.01")
+        raise click.BadParameter(f"{text!r} is not a share: write 1% or 0.01")
     return share
 
 
@@ -42,11 +41,11 @@ def _read_length(_: click.Context, __: click.Parameter, text: str) -> float:
     try:
         return float(text[:-1]) * _LENGTHS[text[-1:]]
     except (ValueError, KeyError):
-        raise click.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 24h or 7d") from None
+        raise click.BadParameter(f"{text!r} is not a duration: write 90s, 30m, 24h or 7d") from None
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     short_help="Try limits on a log of requests.",
     examples=[
         "headgate replay --generate requests.jsonl --entities 50 --rate 5 --for 24h",
@@ -55,27 +54,48 @@ def _read_length(_: click.Context, __: click.Parameter, text: str) -> float:
         "headgate replay --log monday.jsonl --log tuesday.jsonl --limits limits.yaml --json",
     ],
 )
-@click.option("--log", "logs", metavar="FILE", multiple=True, help="A log of requests, gzip too; - is standard input.")
-@click.option("--limits", metavar="FILE", help="The limits to try, a .yaml or .toml file as `headgate apply` reads it.")
-@click.option("-o", "--output", metavar="FILE", help="Also draw it, as an SVG file.")
 @click.option(
-    "--top", metavar="N", type=click.IntRange(0), default=20, show_default=True, help="Show so many entities."
+    "--log",
+    "logs",
+    metavar="FILE",
+    multiple=True,
+    help="A log of requests, possibly compressed with gzip; - is standard input. Repeatable.",
+)
+@click.option("--limits", metavar="FILE", help="The limits to try: a .yaml or .toml file for `headgate apply`.")
+@click.option("-o", "--output", metavar="FILE", help="Also write a chart, as an SVG file.")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(0), default=20, show_default=True, help="Show this many entities."
 )
 @click.option(
-    "--fail-above", metavar="SHARE", callback=_read_share, help="Exit with 1 if more than this is refused, like 1%."
+    "--fail-above", metavar="SHARE", callback=_read_share, help="Exit with 1 if a larger share is refused, like 1%."
 )
-@click.option("--skip-bad", is_flag=True, help="Leave out lines that cannot be used, and count them.")
-@click.option("--generate", metavar="FILE", help="First make a log up, and write it there.")
-@click.option("--entities", metavar="N", type=int, default=50, show_default=True, help="How many are in it.")
-@click.option("--rate", metavar="N", type=float, default=5.0, show_default=True, help="Requests a second, on average.")
+@click.option("--skip-bad", is_flag=True, help="Skip invalid lines, and count them.")
+@click.option("--generate", metavar="FILE", help="First generate a log, and write it to this file.")
 @click.option(
-    "--for", "length", metavar="TIME", default="24h", show_default=True, callback=_read_length, help="How long."
+    "--entities", metavar="N", type=int, default=50, show_default=True, help="Number of entities in the generated log."
 )
-@click.option("--burst", metavar="N", type=float, default=4.0, show_default=True, help="How many come at once.")
+@click.option("--rate", metavar="N", type=float, default=5.0, show_default=True, help="Average requests per second.")
 @click.option(
-    "--swing", metavar="N", type=float, default=0.8, show_default=True, help="More by day than by night, from 0 to 1."
+    "--for",
+    "length",
+    metavar="TIME",
+    default="24h",
+    show_default=True,
+    callback=_read_length,
+    help="The time that the generated log covers.",
 )
-@click.option("--seed", metavar="N", type=int, default=1, show_default=True, help="Another one, other requests.")
+@click.option(
+    "--burst", metavar="N", type=float, default=4.0, show_default=True, help="Average number of requests in a burst."
+)
+@click.option(
+    "--swing",
+    metavar="N",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="How much traffic differs between day and night, from 0 to 1.",
+)
+@click.option("--seed", metavar="N", type=int, default=1, show_default=True, help="Seed of the random generator.")
 @hash_option
 @json_option
 def replay(
@@ -95,12 +115,12 @@ def replay(
     hash_entity_ids: bool,
     as_json: bool,
 ) -> int:
-    """Play a log of requests under other limits, and tell who would have been refused. Nothing is stored.
+    """Replay a log of requests under other limits, and show which would have been refused. Nothing is stored.
 
     Limiters write such logs (RequestLog). Each line is a request: {"at": "2026-01-31T14:00:00Z", "entity": "acme",
-    "resource": "chat", "consume": {"rpm": 1, "tpm": 500}, "allowed": true}. With --generate it makes one up.
+    "resource": "chat", "consume": {"rpm": 1, "tpm": 500}, "allowed": true}. --generate makes an artificial log.
 
-    With --hash-entity-ids the ids in the file of limits are hashed; those in the log are taken as they are.
+    With --hash-entity-ids the ids in the file of limits are hashed; the ids in the log are used as they are.
     """
     from ..declare import read_limits_file
     from ..replay import Traffic
@@ -108,7 +128,7 @@ def replay(
     _check(logs, generate, limits)
     declaration = limits and read_limits_file(limits, to_stored_id(hash_entity_ids and hash_key()))
     if generate is not None:
-        _generate(Traffic(entities, rate, length, burst, swing, seed=seed), generate, as_json, tells=not declaration)
+        _generate(Traffic(entities, rate, length, burst, swing, seed=seed), generate, as_json, quiet=bool(declaration))
         logs = [*logs, generate]
     if not declaration:
         return ALLOWED
@@ -124,41 +144,32 @@ def replay(
 
 def _check(logs: Sequence[str], generate: str | None, limits: str | None) -> None:
     if generate is None and not logs:
-        raise click.UsageError("what is to be played? give --log FILE, or --generate FILE to make one up")
+        raise click.UsageError("no log: use --log FILE, or --generate FILE to make one")
     if logs and limits is None:
-        raise click.UsageError("which limits? give --limits FILE, as `headgate export` writes it")
+        raise click.UsageError("no limits: use --limits FILE, a file like those of `headgate export`")
 
 
-def _generate(traffic: Traffic, file: str, as_json: bool, *, tells: bool) -> None:
+def _generate(traffic: Traffic, file: str, as_json: bool, *, quiet: bool) -> None:
     from ..replay import write_traffic
 
     count = write_traffic(traffic, file)
-    if tells and as_json:
+    if quiet:
+        return
+    if as_json:
         answer_json({"requests": count, "file": file})
-    elif tells:
-        answer(f"{number(count)} requests are in {file}")
+    else:
+        answer(f"{number(count)} requests written to {file}")
 
 
 def _play(declaration: Declaration, logs: Sequence[str], skip_bad: bool, as_json: bool) -> Report:
     from ..replay import replay as play
 
-    with _progress(as_json) as progress:
+    with progress_bar("replaying", quiet=as_json) as show:
+
+        def progress(count: int) -> None:
+            show(None, f"{number(count)} requests")
+
         return play(declaration, *logs, skip_bad=skip_bad, progress=progress)
-
-
-@contextmanager
-def _progress(as_json: bool) -> Iterator[Callable[[int], object] | None]:
-    if as_json or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # slow to import
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda count: bar.update(task, description=f"{number(count)} requests")
 
 
 def _draw(report: Report, path: str) -> None:
@@ -170,9 +181,9 @@ def _draw(report: Report, path: str) -> None:
         raise ValidationError(f"{path!r} cannot be written: {error.strerror}") from None
 
 
-def _told(report: Report, top: int) -> Iterator[str | Table]:
+def _told(report: Report, top: int) -> Iterator[str | TextTable]:
     if not report.requests:
-        yield "there is no request in the log"
+        yield "the log contains no requests"
         return
     refused = [entity for entity in report.entities if entity.refused]
     if refused[:top]:
@@ -186,7 +197,7 @@ def _told(report: Report, top: int) -> Iterator[str | Table]:
     )
     if report.newly_refused or report.newly_allowed:
         yield (
-            f"against what the log says: {number(report.newly_refused)} refused that were allowed, "
+            f"compared with the log: {number(report.newly_refused)} refused that were allowed, "
             f"{number(report.newly_allowed)} allowed that were refused"
         )
 
@@ -202,21 +213,21 @@ def _reasons(report: Report) -> str:
 
 def _warned(report: Report, has_rules: object) -> Iterator[str]:
     if report.unlimited:
-        yield f"{number(report.unlimited)} consume nothing that has a limit, and pass"
+        yield f"{number(report.unlimited)} consume nothing that is limited, and pass"
     if report.bad:
-        yield f"{number(report.bad)} lines were left out, the first: {report.first_bad}"
+        yield f"{number(report.bad)} lines were skipped, the first: {report.first_bad}"
     if report.sample < 1:
         yield (
-            f"the log has {report.sample:.2%} of the entities: what they have together, like a parent's limit, is less "
-            "used here than it would be"
+            f"the log has {report.sample:.2%} of the entities: limits that entities share, like a parent's, are used "
+            "less here than they would be"
         )
     if has_rules:
-        yield "plans and rules are about HTTP requests, and are not played"
+        yield "plans and rules apply to HTTP requests, and are not replayed"
 
 
-def _table(entities: Sequence[EntityReport]) -> Table:
+def _table(entities: Sequence[EntityReport]) -> TextTable:
     compared = any(entity.newly_refused or entity.newly_allowed for entity in entities)
-    return Table(
+    return TextTable(
         ["entity", ">requests", ">refused", ">share", ">newly", "first at", ">longest wait", "because of"],
         [_row(entity, compared) for entity in entities],
     )

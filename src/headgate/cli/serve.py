@@ -1,9 +1,11 @@
-"""`headgate serve`: the limits of a store for programs in any language. `headgate token`: who may ask."""
+"""`headgate serve`, `headgate token`, `headgate ui`: the service, tokens for it, and the dashboard alone."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
+import webbrowser
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from types import ModuleType
@@ -14,28 +16,39 @@ import click
 from ..core.errors import HeadgateError
 from ..core.names import check_entity_id, check_namespace
 from ..service.tokens import Token, hashed, new_token, read_scopes
-from .command import Command
-from .options import default_url, hash_key, hash_option, json_option, namespace_option, url_option
+from .command import CliCommand
+from .options import (
+    bind_option,
+    count_option,
+    default_url,
+    hash_key,
+    hash_option,
+    json_option,
+    namespace_option,
+    seconds_option,
+    url_option,
+)
 from .output import answer, answer_json
 
 if TYPE_CHECKING:
-    from ..service.serve import ListenAddresses as Listening
+    from ..service.serve import ListenAddresses
 
-_MISSING = "the service comes with the extra `server`: pip install 'headgate[server]'"
+_MISSING = "the service needs the extra `server`: pip install 'headgate[server]'"
 
 
-def import_service() -> ModuleType:
-    """What it takes is imported when it is asked for."""
+def _import_service() -> ModuleType:
+    """The service, which needs an extra, with its log on standard error."""
     try:
         from ..service import serve as service
     except ModuleNotFoundError as error:
-        raise HeadgateError(f"{_MISSING} (it lacks {error.name})") from None
+        raise HeadgateError(f"{_MISSING} ({error.name} is missing)") from None
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return service
 
 
 @click.command(
-    cls=Command,
-    short_help="Decide for programs in any language, over HTTP and gRPC.",
+    cls=CliCommand,
+    short_help="Serve decisions to programs in any language, over HTTP and gRPC.",
     examples=[
         "headgate serve --url redis://localhost:6379/0",
         "headgate serve --rules rules.yaml --bind 127.0.0.1:9000",
@@ -45,91 +58,64 @@ def import_service() -> ModuleType:
 @click.option(
     "--rules",
     metavar="FILE",
-    help="Rules for `POST /v1/check` and for Envoy, a .yaml or .toml file; or `stored`, for those that "
-    "`headgate apply` has put into the namespace.",
+    help="Rules for `POST /v1/check` and for Envoy: a .yaml or .toml file, or `stored` for the rules that "
+    "`headgate apply` has stored in the namespace.",
 )
 @click.option(
-    "--tokens", metavar="FILE", help="Who may do what, a .yaml or .toml file. `headgate token` makes entries."
+    "--tokens",
+    metavar="FILE",
+    help="Tokens and their permissions: a .yaml or .toml file. `headgate token` makes entries.",
 )
-@click.option(
-    "--bind", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen for HTTP."
-)
+@bind_option("127.0.0.1:8080", "The address for HTTP.")
 @click.option(
     "--grpc",
     metavar="HOST:PORT",
-    help="Where to listen for Envoy, or `off`. Without it 127.0.0.1:8081, if the rules have descriptors.",
+    help="The address for Envoy, or `off`. Default: 127.0.0.1:8081 if the rules have descriptors.",
 )
 @click.option(
     "--max-requests",
     metavar="SPEC",
     default="5000/second",
     show_default=True,
-    help="How many requests each token may send over HTTP, or `off`.",
+    help="Limit of HTTP requests for each token, or `off`.",
 )
-@click.option(
+@count_option(
     "--max-connections",
-    metavar="N",
-    type=click.IntRange(1, 1_000_000),
+    1_000_000,
+    "Maximum of open connections. One more closes the connection that has been idle longest.",
     default=2000,
-    show_default=True,
-    help="Connections at once. One more closes the one that has waited longest for a request.",
 )
-@click.option(
-    "--read-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0.1, 3600),
-    default=20,
-    show_default=True,
-    help="How long the head of a request may take to arrive, and again its body.",
+@seconds_option("--read-timeout", 0.1, 3600, "Timeout for the head of a request, and again for its body.", default=20)
+@seconds_option("--idle-timeout", 0.1, 86_400, "Timeout of an idle connection.", default=75)
+@seconds_option(
+    "--shutdown-timeout", 0, 3600, "Time for running requests to finish after SIGTERM or Ctrl-C.", default=10
 )
-@click.option(
-    "--idle-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0.1, 86_400),
-    default=75,
-    show_default=True,
-    help="How long a connection may be idle between two requests.",
+@seconds_option(
+    "--reconcile-every", 0, 86_400, "Seconds between sweeps of expired leases; 0 disables them.", default=60
 )
-@click.option(
-    "--shutdown-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0, 3600),
-    default=10,
-    show_default=True,
-    help="How long requests under way may take after SIGTERM or Ctrl-C.",
-)
-@click.option(
-    "--reconcile-every",
-    metavar="SECONDS",
-    type=click.FloatRange(0, 86_400),
-    default=60,
-    show_default=True,
-    help="How often to let go of what dead holders of leases have kept. 0: never, something else does it.",
-)
-@click.option(
+@seconds_option(
     "--reload-every",
-    metavar="SECONDS",
-    type=click.FloatRange(0, 86_400),
+    0,
+    86_400,
+    "Seconds between checks for changed files of rules and tokens; 0 reloads only on SIGHUP.",
     default=2,
-    show_default=True,
-    help="How often to look whether the files of rules and tokens have changed. 0: only on SIGHUP.",
 )
 @click.option(
     "--trusted-proxy",
     "proxies",
     metavar="ADDRESS",
     multiple=True,
-    help="A proxy, or a network of them like 10.0.0.0/8, whose X-Forwarded-For says who the client is. Repeatable.",
+    help="A proxy, or a network like 10.0.0.0/8, whose X-Forwarded-For header is trusted. Repeatable.",
 )
 @click.option(
     "--metrics-resource",
     "metrics_resources",
     metavar="NAME",
     multiple=True,
-    help="A resource that /metrics tells apart; all others are `other`. Repeatable.",
+    help="A resource with its own label in /metrics; all others are `other`. Repeatable.",
 )
-@click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Pages for people at /ui.")
-@click.option("--read-only", is_flag=True, help="Let nobody change anything on these pages. The API is as it was.")
+@click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Serve the dashboard at /ui.")
+@click.option("--read-only", is_flag=True, help="Make the dashboard read-only. The API is not affected.")
 @url_option
 @namespace_option
 @hash_option
@@ -155,15 +141,13 @@ def serve(
     hash_entity_ids: bool,
     as_json: bool,
 ) -> None:
-    """Serve the limits of a store over HTTP/JSON, and to Envoy over gRPC, until SIGTERM or Ctrl-C. SIGHUP reads the
-    files of rules and tokens again, as does a change of them.
+    """Serve the limits of a store over HTTP/JSON, and to Envoy over gRPC, until SIGTERM or Ctrl-C. The files of rules
+    and tokens are reloaded when they change, and on SIGHUP.
 
-    /docs is a page that says what can be asked, and /ui a dashboard. Without --tokens everybody who reaches the service
-    may do everything in the namespace, so that it listens on a loopback address only. With --tokens each has a
-    namespace of its own.
+    /docs documents the API, and /ui is a dashboard. Without --tokens every client may do everything in the namespace,
+    so the service listens on a loopback address only. With --tokens each token has a namespace.
     """
-    service = import_service()
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    service = _import_service()
     logging.getLogger("headgate").setLevel(logging.INFO)
     settings = service.ServeSettings(
         url=url or default_url(),
@@ -186,7 +170,7 @@ def serve(
         metrics_resources=metrics_resources,
     )
 
-    def tell(listening: Listening) -> None:
+    def tell(listening: ListenAddresses) -> None:
         if as_json:
             answer_json(listening.as_dict())
         else:
@@ -197,8 +181,8 @@ def serve(
 
 
 @click.command(
-    cls=Command,
-    short_help="Make a token for the service.",
+    cls=CliCommand,
+    short_help="Create a token for the service.",
     examples=[
         "headgate token checkout --scope decide",
         "headgate token ops --scope admin --namespace shop",
@@ -212,17 +196,17 @@ def serve(
     metavar="SCOPE",
     multiple=True,
     default=["decide"],
-    help="What it may do: decide, which it may without this option, read, or admin, which is all. Repeatable.",
+    help="A permission: decide (the default), read, or admin, which includes all. Repeatable.",
 )
 @click.option(
-    "--days", metavar="DAYS", type=click.IntRange(1, 36_500), help="Until when it is good; without: for ever."
+    "--days", metavar="DAYS", type=click.IntRange(1, 36_500), help="Days until the token expires. Default: never."
 )
 @namespace_option
 @json_option
 def token(name: str, scopes: Sequence[str], days: int | None, namespace: str, as_json: bool) -> None:
-    """Make a token, and print it and its entry for the file that `headgate serve --tokens` reads.
+    """Create a token, and print it with its entry for the file of `headgate serve --tokens`.
 
-    The entry has only a hash of it. The token itself is stored nowhere: what you do not keep is lost.
+    The entry contains only a hash. The token itself is not stored anywhere: keep it.
     """
     made = new_token()
     until = None if days is None else datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=days)
@@ -242,3 +226,50 @@ def token(name: str, scopes: Sequence[str], days: int | None, namespace: str, as
         f"    namespace: {entry.namespace}",
         *([f'    expires: "{until.isoformat()}"'] if until else []),
     )
+
+
+@click.command(
+    cls=CliCommand,
+    short_help="Open the dashboard of a store in the browser.",
+    examples=["headgate ui", "headgate ui --url redis://localhost:6379/0 --read-only --open"],
+)
+@bind_option("127.0.0.1:8088", "The address: a loopback address. Port 0 picks a free port.")
+@click.option("--open", "opens", is_flag=True, help="Open the browser.")
+@click.option("--read-only", is_flag=True, help="Make the dashboard read-only.")
+@url_option
+@namespace_option
+@json_option
+def ui(
+    bind: str,
+    opens: bool,
+    read_only: bool,
+    url: str | None,
+    namespace: str,
+    as_json: bool,
+) -> None:
+    """Serve the dashboard of a store on this machine, without the API and without tokens, until Ctrl-C.
+
+    Every user of this machine can use it with your permissions. It shows what is stored. It does not count the
+    decisions of other processes: see the dashboard of `headgate serve`, or metrics.
+    """
+    service = _import_service()
+    settings = service.ServeSettings(
+        url=url or default_url(),
+        namespace=namespace,
+        bind=bind,
+        reconcile_every=0,
+        read_only=read_only,
+        api=False,
+    )
+
+    def tell(listening: ListenAddresses) -> None:
+        where = f"{listening.http}/ui"
+        if as_json:
+            answer_json({"dashboard": where})
+        else:
+            answer(f"the dashboard is at {where} (stop it with Ctrl-C)")
+        if opens:
+            # Some browsers block the process that opens them.
+            threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()
+
+    service.serve(settings, tell)

@@ -1,32 +1,32 @@
-"""`headgate usage`: what was consumed, by the hour, the day or the month."""
+"""`headgate usage`: consumption by hour, day or month."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import click
 
 from ..core.usage import UsageSummary, UsageWindow, Window, window_end, window_start
 from ..limiter import SyncRateLimiter
-from .command import Command
-from .options import Session, store_options
-from .output import Chart, Table, answer, answer_json, number
-from .pages import all_pages
+from ..limiter.config.levels import LimitLevel
+from .command import CliCommand
+from .options import CommandSession, store_options
+from .output import Chart, TextTable, all_pages, answer, answer_json, number
 from .values import read_moment
 
 # What a chart shows without --start: 24 hours, 30 days, 12 months.
 _SHOWN = {"hour": timedelta(hours=23), "day": timedelta(days=29), "month": timedelta(days=334)}
 _SPELLED = {"hour": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _LABELS = {"hour": "%H:%M", "day": "%m-%d", "month": "%Y-%m"}
-_NOTHING = "nothing was consumed in this time"
+_NOTHING = "nothing was consumed in this period"
 _DAYS_BEGIN_TO_COUNT = 36  # hours
 
 
 @click.command(
-    cls=Command,
-    short_help="Show what was consumed, by the hour, day or month.",
+    cls=CliCommand,
+    short_help="Show consumption by hour, day or month.",
     examples=[
         "headgate usage acme",
         "headgate usage acme --window day --plot",
@@ -35,26 +35,26 @@ _DAYS_BEGIN_TO_COUNT = 36  # hours
     ],
 )
 @click.argument("entity_id", metavar="[ENTITY]", required=False)
-@click.option("--resource", metavar="RESOURCE", help="Only what was consumed on this resource.")
+@click.option("--resource", metavar="RESOURCE", help="Only consumption on this resource.")
 @click.option(
     "--window",
     metavar="WINDOW",
     type=click.Choice(get_args(Window)),
     default="hour",
     show_default=True,
-    help="How it is added up: hour, day or month, in UTC.",
+    help="The window of each sum: hour, day or month, in UTC.",
 )
 @click.option(
     "--start",
-    metavar="MOMENT",
-    help="From when on, in UTC unless it says otherwise; without it the last 24 hours, 30 days or 12 months.",
+    metavar="TIME",
+    help="The start, in UTC without an offset. Default: the last 24 hours, 30 days or 12 months.",
 )
-@click.option("--end", metavar="MOMENT", help="Until when; without it, now.")
-@click.option("--summary", is_flag=True, help="The total, the average and the peak of each limit.")
-@click.option("--plot", is_flag=True, help="As a chart for each limit.")
+@click.option("--end", metavar="TIME", help="The end. Default: now.")
+@click.option("--summary", is_flag=True, help="Show the total, the average and the peak of each limit.")
+@click.option("--plot", is_flag=True, help="Draw a chart for each limit.")
 @store_options
 def usage(
-    session: Session,
+    session: CommandSession,
     entity_id: str | None,
     resource: str | None,
     window: Window,
@@ -63,42 +63,43 @@ def usage(
     summary: bool,
     plot: bool,
 ) -> None:
-    """Show what ENTITY has consumed, or without ENTITY everyone. What was given back is not in it.
+    """Show what ENTITY has consumed; without ENTITY, what all entities have. Tokens that were given back do not count.
 
-    Windows without any use are left out. Usage is kept for 90 days, unless limiters are told otherwise.
+    Windows without consumption are left out. Usage is kept for 90 days, unless `usage_days` of a limiter is different.
     """
     if summary and plot:
-        raise click.UsageError("--summary and --plot contradict each other: give one of them")
+        raise click.UsageError("--summary and --plot contradict each other: use one of them")
     first, last = read_moment(start, "--start"), read_moment(end, "--end")
-    asked = (entity_id and session.stored_id(entity_id), resource, window, first, last)
+    query = _Query(entity_id and session.stored_id(entity_id), resource, window, first, last)
     with session.limiter() as limiter:
         if summary:
-            _tell_summary(session, limiter.get_usage_summary(*asked), window)
+            _tell_summary(session, limiter.get_usage_summary(*query), window)
         elif plot and not session.as_json:
-            answer(*_charts(limiter, *asked))
+            answer(*_charts(limiter, query))
         else:
-            _tell(session, _read(limiter, *asked), window, everyone=entity_id is None)
+            _tell(session, _read(limiter, query), window, everyone=entity_id is None)
 
 
-def _read(
-    limiter: SyncRateLimiter,
-    entity_id: str | None,
-    resource: str | None,
-    window: Window,
-    start: datetime | None,
-    end: datetime | None,
-) -> list[UsageWindow]:
-    return list(all_pages(lambda cursor: limiter.get_usage(entity_id, resource, window, start, end, cursor=cursor)))
+class _Query(NamedTuple):
+    entity_id: str | None
+    resource: str | None
+    window: Window
+    start: datetime | None
+    end: datetime | None
 
 
-def _tell(session: Session, found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> None:
+def _read(limiter: SyncRateLimiter, query: _Query) -> list[UsageWindow]:
+    return list(all_pages(lambda cursor: limiter.get_usage(*query, cursor=cursor)))
+
+
+def _tell(session: CommandSession, found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> None:
     if session.as_json:
         answer_json([one.as_dict() for one in found])
     else:
         answer(_table(found, window, everyone=everyone) if found else _NOTHING)
 
 
-def _tell_summary(session: Session, found: dict[str, UsageSummary], window: Window) -> None:
+def _tell_summary(session: CommandSession, found: dict[str, UsageSummary], window: Window) -> None:
     if session.as_json:
         answer_json({name: one.as_dict() for name, one in found.items()})
         return
@@ -109,10 +110,10 @@ def _tell_summary(session: Session, found: dict[str, UsageSummary], window: Wind
         [name, number(one.total), f"{one.average:,.1f}", number(one.peak), f"{one.peak_start:{_SPELLED[window]}}"]
         for name, one in found.items()
     ]
-    answer(Table(["limit", ">total", f">average per {window}", ">peak", "in"], rows))
+    answer(TextTable(["limit", ">total", f">average per {window}", ">peak", "in"], rows))
 
 
-def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> Table:
+def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> TextTable:
     names = sorted({name for one in found for name in one.consumed})
     rows = [
         [
@@ -123,35 +124,28 @@ def _table(found: Sequence[UsageWindow], window: Window, *, everyone: bool) -> T
         ]
         for one in sorted(found, key=lambda one: (one.start, one.entity_id, one.resource))
     ]
-    return Table([f"{window} (UTC)", "entity", "resource", *(f">{name}" for name in names)], rows)
+    return TextTable([f"{window} (UTC)", "entity", "resource", *(f">{name}" for name in names)], rows)
 
 
-def _charts(
-    limiter: SyncRateLimiter,
-    entity_id: str | None,
-    resource: str | None,
-    window: Window,
-    start: datetime | None,
-    end: datetime | None,
-) -> Iterator[Chart | str]:
-    """One for each resource and limit, with the windows in which nothing was consumed."""
-    end = end or datetime.now(timezone.utc)
-    start = start or end - _SHOWN[window]
-    sums = _sums(_read(limiter, entity_id, resource, window, start, end))
+def _charts(limiter: SyncRateLimiter, query: _Query) -> Iterator[Chart | str]:
+    """A chart for each resource and limit, including windows without consumption."""
+    window, end = query.window, query.end or datetime.now(timezone.utc)
+    start = query.start or end - _SHOWN[window]
+    sums = _sums(_read(limiter, query._replace(start=start, end=end)))
     if not sums:
         yield _NOTHING
     windows = list(_windows(window, start, end))
     several_days = window == "hour" and len(windows) > _DAYS_BEGIN_TO_COUNT
     labels = [f"{began:{'%m-%d %Hh' if several_days else _LABELS[window]}}" for began in windows]
-    for (place, name), amounts in sorted(sums.items()):
+    for (resource, name), amounts in sorted(sums.items()):
         total = number(round(sum(amounts.values()), 3))
-        title = f"{entity_id or 'everyone'} on {place}: {name} per {window}, {total} in all"
+        title = f"{LimitLevel(query.entity_id, resource)}: {name} per {window}, {total} in all"
         yield Chart(title, [amounts.get(began, 0) for began in windows], labels)
         yield ""
 
 
 def _sums(found: Iterable[UsageWindow]) -> dict[tuple[str, str], dict[datetime, int | float]]:
-    """What all have consumed together in a window, by resource and limit."""
+    """The consumption of all entities in each window, by resource and limit."""
     sums: dict[tuple[str, str], dict[datetime, int | float]] = {}
     for one in found:
         for name, amount in one.consumed.items():

@@ -1,4 +1,4 @@
-"""What people type, read: NAME=AMOUNT, NAME=SPEC, KEY=VALUE, moments."""
+"""Parsing of arguments: NAME=AMOUNT, NAME=SPEC, KEY=VALUE, dates."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def read_limits(texts: Iterable[str]) -> list[Limit]:
 
 
 def read_moment(text: str | None, what: str) -> datetime | None:
-    """`2026-01-31`, `2026-01-31T14:00`, `2026-01-31T14:00+02:00`; in UTC unless it says otherwise."""
+    """`2026-01-31`, `2026-01-31T14:00`, `2026-01-31T14:00+02:00`; UTC without an offset."""
     if text is None:
         return None
     try:
-        # Python 3.10 does not know the Z.
+        # Python 3.10 does not parse the Z.
         moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
     except ValueError:
         raise ValidationError(
-            f"{what} {text!r} is no date: write 2026-01-31, 2026-01-31T14:00 or 2026-01-31T14:00+02:00"
+            f"{what} {text!r} is not a date: write 2026-01-31, 2026-01-31T14:00 or 2026-01-31T14:00+02:00"
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 

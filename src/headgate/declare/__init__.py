@@ -1,10 +1,10 @@
-"""Limits as a file: what a namespace is to have, what would change, changing it, and writing it down.
+"""Limits in a file: reading it, comparing it with what is stored, applying it, exporting to it.
 
     declaration = read_limits_file("limits.yaml")
     apply(limiter, diff(limiter, declaration))
 
-Each that talks to the store is there twice: as it is for a SyncRateLimiter, and with an `a` before its name, to be
-awaited, for a RateLimiter.
+The functions that talk to the store exist twice: `diff`, `apply` and `export` for a SyncRateLimiter; `adiff`, `aapply`
+and `aexport`, to be awaited, for a RateLimiter.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from importlib.resources import files
 
 from ..limiter.bind import blocking, coroutine
 from .applying import ApplyConflict, apply_plan
-from .declaration import Declaration, DeclaredEntity, DeclaredLimits, Place
+from .declaration import Declaration, DeclaredEntity, DeclaredItem, DeclaredLimits
 from .difference import Diff, Difference, diff_plan
-from .exporting import export_plan
 from .reading import read_limits_file
+from .stored import export_plan
 from .writing import write_limits
 
 __all__ = [
     "ApplyConflict",
     "Declaration",
     "DeclaredEntity",
+    "DeclaredItem",
     "DeclaredLimits",
     "Diff",
     "Difference",
-    "Place",
     "aapply",
     "adiff",
     "aexport",

@@ -1,8 +1,8 @@
-"""Applying a difference: many changes at a time, each only if nobody has changed the same in the meantime.
+"""Applying a difference: in batches, each written only if the stored data is still what the difference was made of.
 
-Whoever applies writes the record `applied` with everything it writes, and only as long as nobody else has written it
-since the difference was made. So of two who apply at once one stops, with an error that says so, even if it looked when
-the other was only half done. Applying again goes on from there, as it does after a crash.
+Every batch also writes the record `applied`, on the condition that no other process has written it since the difference
+was made. So of two concurrent applies one stops with an error, even if it read what the other had only half written.
+Applying again continues from there, as it does after a crash.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..limiter.observe.audit import Action, told
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan
 from ..stores.contract import MAX_CHANGES
 from .difference import Diff, Difference
-from .stored import applied_key, key_at, level_at
+from .stored import applied_key
 
-_OWN = 2  # in each write: the revision, and the record of who applies
+_OWN = 2  # in each write: the revision, and the record `applied`
 _ACTIONS: Mapping[tuple[str, str], Action] = {
     ("entity", "created"): "entity.created",
     ("entity", "changed"): "entity.updated",
@@ -39,14 +39,14 @@ _EDIT = 4  # limits, their index, and an event in two places
 
 
 class ApplyConflict(VersionConflict):
-    """Somebody else changed the same while a declaration was applied. What was done until then is done."""
+    """The same data was changed while a declaration was applied. The changes made until then stay."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key)
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.what} in the meantime: look at the difference again, and apply it again"
+        return f"{self.what} in the meantime: check the difference, and apply it again"
 
 
 def apply_plan(
@@ -56,10 +56,9 @@ def apply_plan(
     actor: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Plan[int]:
-    """Do what a difference says, and return how many changes that were. `progress` is told how many of how many are
-    done.
+    """Apply a difference, and return the number of changes. `progress` is called with how many of how many are done.
 
-    ApplyConflict if somebody else has changed the same since it was made; applying anew goes on from there.
+    ApplyConflict if the same data was changed since the difference was made. Make it again and apply it to continue.
     """
     done = 0
     versions = dict(diff.versions)
@@ -84,7 +83,7 @@ def apply_plan(
 
 @dataclass(slots=True)
 class _Batch:
-    """What is written at once: limits, other records, and what must still be as it was read."""
+    """What is written at once: limits, other records, and checks that some records are still as they were read."""
 
     edits: list[Edit] = field(default_factory=list)
     others: list[Change] = field(default_factory=list)
@@ -93,7 +92,7 @@ class _Batch:
     count: int = 0
 
     def changes(self) -> list[Change]:
-        """No record twice: one that is written is not checked beside."""
+        """No record twice: one that is written is not checked as well."""
         written = {change.key for change in self.others}
         return [*self.others, *(check for key, check in self.checks.items() if key not in written)]
 
@@ -123,15 +122,15 @@ def _batches(engine: Engine, diff: Diff, versions: dict[str, int], actor: str | 
 
 
 def _step(engine: Engine, diff: Diff, difference: Difference, versions: dict[str, int], actor: str | None) -> _Batch:
-    place, value, version = difference.place, difference.value, difference.version
-    if place.kind in ("system", "resource", "limits"):
-        return _Batch(edits=[Edit(level_at(engine, place), value, version)], count=1)
-    key = key_at(engine, place)
+    item, value, version = difference.item, difference.value, difference.version
+    if item.kind == "limits":
+        return _Batch(edits=[Edit(item.level, value, version)], count=1)
+    key = item.key(engine.namespace)
     changes: list[Change] = [Delete(key, version) if value is None else Put(key, value, version)]
     step = _Batch(others=changes, count=1)
-    if place.kind == "entity":
-        entity_id = StoredId(place.entity_id)
-        _follow(engine, step, entity_id, difference.before, difference.after)
+    if item.entity_id is not None:
+        entity_id = item.entity_id
+        _move(engine, step, entity_id, difference.before, difference.after)
         if value is None:
             step.removed.append(entity_id)
         elif (difference.before or {}).get("parent_id") != value["parent_id"]:
@@ -141,10 +140,10 @@ def _step(engine: Engine, diff: Diff, difference: Difference, versions: dict[str
     return step
 
 
-def _follow(
+def _move(
     engine: Engine, step: _Batch, entity_id: StoredId, before: dict[str, Any] | None, after: dict[str, Any] | None
 ) -> None:
-    """The list of the parent's children."""
+    """Update the lists of children of the old parent and the new one."""
     old, new = ((value or {}).get("parent_id") for value in (before, after))
     if old == new:
         return
@@ -155,7 +154,7 @@ def _follow(
 
 
 def _checks_above(engine: Engine, diff: Diff, entity_id: StoredId, versions: dict[str, int]) -> dict[str, Check]:
-    """All above must stay where they are while somebody is put below them."""
+    """The ancestors must not move while an entity is put below them."""
     checks = {}
     above = diff.parents.get(entity_id)
     while above is not None:
@@ -166,13 +165,13 @@ def _checks_above(engine: Engine, diff: Diff, entity_id: StoredId, versions: dic
 
 
 def _event(engine: Engine, difference: Difference, actor: str | None) -> Sequence[Put]:
-    place, before, after = difference.place, difference.before, difference.after
-    action = _ACTIONS[place.kind, difference.kind]
-    return told(engine, action, entity_id=place.entity_id or None, before=before, after=after, actor=actor)
+    item, before, after = difference.item, difference.before, difference.after
+    action = _ACTIONS[item.kind, difference.kind]
+    return told(engine, action, entity_id=item.entity_id, before=before, after=after, actor=actor)
 
 
 def _check_childless_plan(engine: Engine, batch: _Batch) -> Plan[None]:
-    """Nobody has been put below those that are removed, but for those that go with this batch."""
+    """The removed entities have no children, except those that are removed in the same batch."""
     written = {change.key for change in batch.others}
     for entity_id in batch.removed:
         prefix = keys.children_prefix(engine.namespace, entity_id)
@@ -194,11 +193,11 @@ def _delete_buckets_plan(engine: Engine, entity_id: StoredId) -> Plan[None]:
 
 
 def _changed_plan(engine: Engine, diff: Diff, key: str, mine: Put) -> Plan[str]:
-    """What somebody else has changed: of all that, another declaration explains most."""
+    """What was changed meanwhile. If another declaration was applied, that explains all of it."""
     (applied,) = yield from GetRecords([mine.key])
     if applied is not None and applied.version != mine.expected:
         return f"another declaration was applied by {applied.value['actor']}"
     for difference in diff:
-        if key_at(engine, difference.place) == key:
-            return f"{difference.place} was changed by somebody else"
-    return f"{keys.last_part(key)!r}, above what is to be changed, was changed by somebody else"
+        if difference.item.key(engine.namespace) == key:
+            return f"{difference.item} changed"
+    return f"{keys.last_part(key)!r}, an ancestor of a changed entity, changed"

@@ -1,4 +1,4 @@
-"""What a file of limits says, and a place in a namespace that it says it of."""
+"""What a file of limits declares: limits at all levels, entities, plans and rules."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
-from ..limiter import OnUnavailable
+from ..core.names import StoredId
+from ..limiter import OnUnavailable, keys
+from ..limiter.config.levels import StoredLevel
 
 Limits: TypeAlias = "Mapping[str, Limit]"  # by name
-Kind: TypeAlias = Literal["system", "resource", "entity", "limits", "plans", "rules"]
+Kind: TypeAlias = Literal["limits", "entity", "plans", "rules"]
 
 
 class DeclaredLimits(dict[str, Limit]):
-    """The limits of a level by name. `inherit`: others come from the next level, as those of a plain dict do."""
+    """The limits of a level by name. `inherit`: limits of other names come from the next level, as for a plain dict."""
 
     def __init__(self, limits: Mapping[str, Limit], *, inherit: bool = True) -> None:
         super().__init__(limits)
@@ -33,7 +35,7 @@ def inherits(limits: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEntity:
-    """An entity, and the limits it has of its own: by resource, and under None its default for the others."""
+    """An entity and its own limits by resource; None is its default for the other resources."""
 
     name: str | None = None
     parent_id: str | None = None
@@ -43,7 +45,7 @@ class DeclaredEntity:
 
     def as_dict(self) -> dict[str, Any]:
         on_resources = {resource: _limits(limits) for resource, limits in self.limits.items() if resource is not None}
-        return _without_nothing(
+        return _without_none(
             name=self.name,
             parent=self.parent_id,
             cascade=self.cascade or None,
@@ -55,10 +57,10 @@ class DeclaredEntity:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """All that a namespace is to have, or has.
+    """The limits, entities, plans and rules of a namespace, as declared in a file or exported from a store.
 
-    `plans` and `rules` are the sections of a file of rules, as they are there; None: nothing is said of them.
-    `file` and `lines`: where it was read, and on which line each entity is.
+    `plans` and `rules`: the sections of a file of rules, as written there; None: the declaration has no such section.
+    `file` and `lines`: the file it was read from, and the line of each entity.
     """
 
     namespace: str | None = None
@@ -75,8 +77,8 @@ class Declaration:
         """As it is written in a file."""
         system = None
         if self.system is not None:
-            system = _without_nothing(**_limits(self.system), on_unavailable=self.on_unavailable)
-        return _without_nothing(
+            system = _without_none(**_limits(self.system), on_unavailable=self.on_unavailable)
+        return _without_none(
             namespace=self.namespace,
             system=system,
             resources={resource: _limits(limits) for resource, limits in self.resources.items()} or None,
@@ -91,22 +93,42 @@ def _limits(limits: Limits) -> dict[str, Any]:
     return {"limits": {name: str(limit) for name, limit in limits.items()}, **alone}
 
 
-def _without_nothing(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class Place(NamedTuple):
-    """Of what something is said: the system, a resource, an entity, the limits of one (on a resource), plans, rules."""
+class DeclaredItem(NamedTuple):
+    """One item of a declaration: the limits at a level, an entity (that of the level), the plans or the rules."""
 
     kind: Kind
-    entity_id: str = ""
-    resource: str | None = None
+    level: StoredLevel = StoredLevel()
+
+    @property
+    def entity_id(self) -> StoredId | None:
+        return self.level.entity_id
 
     def __str__(self) -> str:
-        if self.kind == "resource":
-            return f"resource {self.resource}"
-        if self.kind == "entity":
-            return f"entity {self.entity_id}"
         if self.kind == "limits":
-            return f"limits of {self.entity_id}{'' if self.resource is None else f' on {self.resource}'}"
-        return self.kind
+            return f"limits of {self.level}"
+        return f"entity {self.entity_id}" if self.kind == "entity" else self.kind
+
+    def as_dict(self) -> dict[str, Any]:
+        of_everyone = self.kind == "limits" and self.entity_id is None
+        what = self.level.source if of_everyone else self.kind
+        return {"what": what, "entity_id": self.entity_id, "resource": self.level.resource}
+
+    def key(self, namespace: str) -> str:
+        """Of its record."""
+        if self.kind == "limits":
+            return self.level.key(namespace)
+        if self.entity_id is not None:
+            return keys.entity_key(namespace, self.entity_id)
+        return keys.rules_key(namespace) if self.kind == "rules" else keys.plans_key(namespace)
+
+
+def entity_item(entity_id: str) -> DeclaredItem:
+    """Of an entity by its stored id."""
+    return DeclaredItem("entity", StoredLevel(StoredId(entity_id)))
+
+
+SYSTEM, RULES, TIERS = DeclaredItem("limits"), DeclaredItem("rules"), DeclaredItem("plans")

@@ -1,4 +1,4 @@
-"""A file of limits, read and checked. It is refused as a whole, with all that is wrong with it."""
+"""Reading a file of limits. A file with mistakes is rejected as a whole, with a list of all of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ENTITY = ("name", "parent", "cascade", "metadata", *_LEVEL, "resources")
 
 
 def read_limits_file(path: str | PathLike[str], to_id: Callable[[Any], str] = check_entity_id) -> Declaration:
-    """Read a `.yaml` or `.toml` file of limits, or raise DocumentError with all that is wrong with it.
+    """Read a `.yaml` or `.toml` file of limits, or raise DocumentError with all its mistakes.
 
-    `to_id` checks an entity's id, and returns the one to be used.
+    `to_id` checks an entity's id, and returns the id to use.
     """
     root = read_document(path, _MOST_BYTES)
     found = root.fields(_SECTIONS)
@@ -50,12 +50,12 @@ def read_limits_file(path: str | PathLike[str], to_id: Callable[[Any], str] = ch
 def _read_limits(fields: Mapping[str, Node]) -> Limits | None:
     if "limits" not in fields:
         if "inherit" in fields:
-            fields["inherit"].wrong("inherit is said of limits, and there are none: give some, or leave it out")
+            fields["inherit"].wrong("inherit needs limits: add some, or leave it out")
         return None
     node = fields["limits"]
     entries = node.entries()
     if node.value == {}:
-        node.wrong("limits must not be empty: give one like rpm: 100/minute, or leave them out")
+        node.wrong("limits must not be empty: add one like rpm: 100/minute, or leave them out")
     limits = {name: entry.read(partial(Limit.parse, name)) for name, entry in entries.items()}
     inherit = fields["inherit"].flag() if "inherit" in fields else True
     named = {name: limit for name, limit in limits.items() if limit is not None}
@@ -72,7 +72,7 @@ def _read_resources(node: Node) -> dict[str, Limits]:
 
 def _read_entities(node: Node, to_id: Callable[[Any], str]) -> tuple[dict[str, DeclaredEntity], dict[str, int]]:
     entities: dict[str, DeclaredEntity] = {}
-    nodes: dict[str, Node] = {}  # where each says which its parent is, or else where it is
+    nodes: dict[str, Node] = {}  # the node of its parent, or else its own
     for name, entry in node.entries().items():
         entity_id = entry.attempt(to_id, name)
         fields = entry.fields(_ENTITY)
@@ -111,7 +111,7 @@ def _check_metadata(metadata: Any) -> Any:
 
 
 def wrong_parents(parents: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Of entities with their parents, as far as these are known: whose way up leads back, or is too long, and why."""
+    """The entities whose chain of known parents has a cycle, or is too long, and why."""
     for entity_id in parents:
         path = [entity_id]
         while (above := parents.get(path[-1])) is not None and len(path) <= MAX_ANCESTORS + 1:

@@ -1,4 +1,4 @@
-"""A declaration as the text of a file, which reads back as the same."""
+"""Writing a declaration as a file, which reads back as the same declaration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .declaration import Declaration
 Format: TypeAlias = Literal["yaml", "toml"]
 
 _WIDTH = 100
-# Words that every reader of YAML takes for texts, and limits as they are spelled. All else is put in quotes.
+# Words that every YAML parser reads as strings, and limits. Everything else is quoted.
 _PLAIN = re.compile(
     r"[A-Za-z][\w./@-]*(?: [A-Za-z][\w./@-]*)*|\d+(?:\.\d+)?(?:/\w+(?: burst \d+(?:\.\d+)?)?| concurrent ttl \w+)",
     re.ASCII,
@@ -50,7 +50,7 @@ def _yaml(value: Mapping[str, Any] | list[Any], indent: str) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str | None:
-    """On one line; None if it has too much in it for that."""
+    """On one line; None if it is nested too deeply."""
     if isinstance(value, Mapping):
         items = {key: _plain(item) for key, item in value.items()}
         shown = ", ".join(f"{_yaml_text(key)}: {text}" for key, text in items.items())
@@ -77,7 +77,7 @@ def _yaml_text(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """In double quotes, as both kinds of files read it."""
+    """In double quotes, as both YAML and TOML read them."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -94,7 +94,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _toml(written: Mapping[str, Any]) -> Iterator[str]:
-    """A table for each entry of a section; what is deeper is on one line."""
+    """A table for each entry of a section; deeper values are on one line."""
     sections = {key: value for key, value in written.items() if isinstance(value, (Mapping, list)) and value}
     yield from _entries({key: value for key, value in written.items() if key not in sections})
     for key, value in sections.items():
@@ -127,5 +127,5 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
     if value is None:
-        raise ValidationError("there is a null in it, which TOML has not: write YAML instead")
+        raise ValidationError("the declaration contains a null, which TOML does not have: write YAML instead")
     return _quoted(value) if isinstance(value, str) else json.dumps(value)

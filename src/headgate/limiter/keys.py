@@ -25,12 +25,16 @@ def child_key(namespace: str, parent_id: StoredId, entity_id: StoredId) -> str:
     return f"{children_prefix(namespace, parent_id)}{entity_id}"
 
 
+def limits_prefix(namespace: str) -> str:
+    return f"{namespace}/limits#"
+
+
 def system_limits_key(namespace: str) -> str:
-    return f"{namespace}/limits#system"
+    return f"{limits_prefix(namespace)}system"
 
 
 def resources_prefix(namespace: str) -> str:
-    return f"{namespace}/limits#resource#"
+    return f"{limits_prefix(namespace)}resource#"
 
 
 def resource_limits_key(namespace: str, resource: str) -> str:
@@ -38,7 +42,7 @@ def resource_limits_key(namespace: str, resource: str) -> str:
 
 
 def entities_limits_prefix(namespace: str) -> str:
-    return f"{namespace}/limits#entity#"
+    return f"{limits_prefix(namespace)}entity#"
 
 
 def entity_limits_prefix(namespace: str, entity_id: StoredId) -> str:

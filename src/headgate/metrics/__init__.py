@@ -1,10 +1,14 @@
-"""Metrics: what a limiter decides, how long it takes and how it is, for Prometheus and OpenTelemetry.
+"""Metrics of limiters, for Prometheus and OpenTelemetry, and a dashboard for Grafana."""
 
-What a library is needed for has a module of its own: `prometheus`, `opentelemetry`. `python -m headgate.metrics` prints
-a dashboard for Grafana.
-"""
+from __future__ import annotations
 
-from .grafana import dashboard
+from importlib.resources import files
+
 from .instruments import INSTRUMENTS, Instrument
 
 __all__ = ["INSTRUMENTS", "Instrument", "dashboard"]
+
+
+def dashboard() -> str:
+    """A dashboard for Grafana, as JSON. Choose its data source when you import it."""
+    return files(__package__).joinpath("grafana.json").read_text("utf-8")

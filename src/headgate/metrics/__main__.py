@@ -1,7 +1,7 @@
-"""Print the dashboard."""
+"""Prints the dashboard for Grafana."""
 
 import sys
 
-from .grafana import dashboard
+from . import dashboard
 
 sys.stdout.write(dashboard())

@@ -1,4 +1,4 @@
-"""What both exporters have in common: they watch a limiter, and put down what the table of instruments has."""
+"""The common part of both exporters: they watch a limiter, and record the instruments."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .instruments import (
 M = TypeVar("M", bound="Metrics")
 AnyLimiter: TypeAlias = "RateLimiter | SyncRateLimiter"
 Record: TypeAlias = "Callable[[float], object]"
-Values: TypeAlias = "tuple[str, ...]"  # of an instrument's labels
+Values: TypeAlias = "tuple[str, ...]"  # of the labels of an instrument
 
 OTHER = "other"
 
 
-class Group:
-    """What is measured in one place. Gauges are read when somebody looks; those of limiters that are alike add up."""
+class MeasuredLimiters:
+    """All limiters of one registry or provider. Gauges are read on collection; those with equal labels add up."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -42,7 +42,7 @@ class Group:
     def add(self, member: Metrics) -> None:
         with self._lock:
             if any(one.limiter is member.limiter for one in self._members):
-                raise ValidationError(f"{member.limiter!r} is measured there already: close() that first")
+                raise ValidationError(f"{member.limiter!r} is already measured there: close() that exporter first")
             self._members += (member,)
 
     def remove(self, member: Metrics) -> None:
@@ -74,14 +74,14 @@ _GAUGES: dict[Instrument, Callable[[AnyLimiter], dict[Values, int]]] = {
 
 
 class Metrics(ABC):
-    """What a limiter decides, until `close`.
+    """The metrics of a limiter, until `close`.
 
-    `resources`: those that are told apart. All others are "other", for there may be any number of them.
+    `resources`: those with their own label. All others are "other", because their number is unbounded.
     """
 
-    def __init__(self, limiter: AnyLimiter, resources: Iterable[str], group: Group) -> None:
+    def __init__(self, limiter: AnyLimiter, resources: Iterable[str], measured: MeasuredLimiters) -> None:
         self.limiter = limiter
-        self._group = group
+        self._measured = measured
         self._resources = _checked(resources)
         own = _own(limiter)
         self._decisions: dict[tuple[str, str], tuple[Record, Record]] = {
@@ -94,15 +94,15 @@ class Metrics(ABC):
         }
         self._calls = {ok: self._record(CALL_DURATION, (*own, "ok" if ok else "failed")) for ok in (True, False)}
         self._requests = self._record(CALL_REQUESTS, own)
-        # One is there from the start, so that a query finds 0 where nothing is wrong.
+        # One exists from the start, so that a query returns 0 as long as nothing is wrong.
         stored = ("stored", "rules")
         self._misconfigured = {stored: self._record(MISCONFIGURED, (*own, *stored))}
-        group.add(self)
+        measured.add(self)
         limiter.watch(self)
 
     @abstractmethod
     def _record(self, instrument: Instrument, values: Values) -> Record:
-        """What puts a number down, under these values of the instrument's labels."""
+        """A function that records a number with these label values."""
 
     def decided(self, entity_id: str, resource: str, outcome: Outcome, seconds: float) -> None:
         count, time = self._decisions[outcome, resource if resource in self._resources else OTHER]
@@ -121,9 +121,9 @@ class Metrics(ABC):
         count(1)
 
     def close(self) -> None:
-        """Let go of the limiter. What was counted stays, its gauges are gone. Idempotent."""
+        """Stop watching the limiter. Counts stay; its gauges disappear. Idempotent."""
         self.limiter.unwatch(self)
-        self._group.remove(self)
+        self._measured.remove(self)
 
     def __enter__(self: M) -> M:
         return self

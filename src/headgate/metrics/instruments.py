@@ -1,6 +1,6 @@
-"""What is measured: one table. Both exporters are made of it, so that they cannot differ.
+"""The instruments. Both exporters use this table, so they cannot differ.
 
-No label has more values than are known beforehand. An entity is never one: there may be millions of them.
+The values of every label are known in advance. Entities are never labels, because there may be millions of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "histogram", "gauge"]
 
-# Of every instrument. "namespace" alone is what Kubernetes says of every target.
+# Of every instrument. The label "namespace" is taken: Kubernetes sets it on every target.
 LIMITER_LABELS = ("headgate.namespace", "store")
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -19,7 +19,7 @@ _REQUESTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """`name` and `unit` are OpenTelemetry's. What Prometheus calls it is what a collector would make of them."""
+    """`name` and `unit` as in OpenTelemetry. The name for Prometheus is what a collector would make of them."""
 
     name: str
     kind: Kind
@@ -50,14 +50,14 @@ DECISIONS = Instrument(
     "headgate.decisions",
     "counter",
     "{decision}",
-    "Decisions: allowed, refused, degraded (it passed without the store) or unavailable (an error was raised).",
+    "Decisions: allowed, refused, degraded (allowed without the store) or unavailable (an error was raised).",
     ("outcome", "resource"),
 )
 DECISION_DURATION = Instrument(
     "headgate.decision.duration",
     "histogram",
     "s",
-    "How long a decision took, waiting included.",
+    "Duration of a decision, waiting included.",
     ("outcome",),
     _SECONDS,
 )
@@ -65,7 +65,7 @@ CALL_DURATION = Instrument(
     "headgate.store.call.duration",
     "histogram",
     "s",
-    "How long a call to the store took: ok, or failed.",
+    "Duration of a call to the store: ok, or failed.",
     ("result",),
     _SECONDS,
 )
@@ -73,7 +73,7 @@ CALL_REQUESTS = Instrument(
     "headgate.store.call.requests",
     "histogram",
     "{request}",
-    "How many requests shared a call to the store.",
+    "Number of requests in a call to the store.",
     (),
     _REQUESTS,
 )
@@ -81,26 +81,26 @@ BREAKER = Instrument(
     "headgate.breaker.state",
     "gauge",
     "{limiter}",
-    "How many limiters have their breaker closed (the store answers), half-open or open: of one limiter, 1 or 0.",
+    "Number of limiters whose breaker is closed (the store answers), half-open or open; for one limiter 1 or 0.",
     ("state",),
 )
 WAITERS = Instrument(
     "headgate.waiters",
     "gauge",
     "{acquire}",
-    "How many acquires wait for their turn.",
+    "Number of acquires that are waiting.",
 )
 LEASES = Instrument(
     "headgate.leases",
     "gauge",
     "{lease}",
-    "How many leases hold slots or are recorded.",
+    "Number of leases that hold slots or are recorded.",
 )
 MISCONFIGURED = Instrument(
     "headgate.rules.misconfigured",
     "counter",
     "{request}",
-    "Requests for which a rule could not be obeyed, and why.",
+    "Requests for which a rule could not be obeyed, by cause.",
     ("rule", "cause"),
 )
 

@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry, by its API alone: which SDK takes them, and where to, is the application's choice."""
+"""Metrics for OpenTelemetry. They need only its API; the application chooses the SDK and the exporter."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter, get_meter_provider
 
 from .. import __version__
-from .exporter import AnyLimiter, Group, Metrics, Record, Values
+from .exporter import AnyLimiter, MeasuredLimiters, Metrics, Record, Values
 from .instruments import INSTRUMENTS, Instrument
 
 
 class _Meter:
-    """What all limiters of a provider share: an instrument may be made only once."""
+    """Shared by all limiters of a provider, because an instrument can be created only once."""
 
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = get_meter("headgate", __version__, provider)
-        self.group = Group()
+        self.limiters = MeasuredLimiters()
         self.counters = {}
         self.histograms = {}
         for one in INSTRUMENTS:
@@ -34,7 +34,7 @@ class _Meter:
 
     def _reader(self, gauge: Instrument) -> Callable[[CallbackOptions], Iterator[Observation]]:
         def read(options: CallbackOptions) -> Iterator[Observation]:
-            for values, number in self.group.read(gauge).items():
+            for values, number in self.limiters.read(gauge).items():
                 yield Observation(number, dict(zip(gauge.labels, values)))
 
         return read
@@ -56,12 +56,12 @@ def _meter(provider: MeterProvider | None) -> _Meter:
 
 @cache
 def _global_meter() -> _Meter:
-    """Of the global provider, and of what stands in its place until there is one."""
+    """Of the global provider, or of the proxy until one is set."""
     return _Meter(None)
 
 
 class OpenTelemetryMetrics(Metrics):
-    """The metrics of a limiter, by a meter provider: the global one unless told otherwise.
+    """The metrics of a limiter, with a meter provider; the default is the global one.
 
     Any number of limiters may share a provider.
     """
@@ -70,7 +70,7 @@ class OpenTelemetryMetrics(Metrics):
         self, limiter: AnyLimiter, meter_provider: MeterProvider | None = None, *, resources: Iterable[str] = ()
     ) -> None:
         self._meter = _meter(meter_provider)
-        super().__init__(limiter, resources, self._meter.group)
+        super().__init__(limiter, resources, self._meter.limiters)
 
     def _record(self, instrument: Instrument, values: Values) -> Record:
         attributes = dict(zip(instrument.labels, values))

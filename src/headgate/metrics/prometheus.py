@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, by prometheus_client."""
+"""Metrics for Prometheus, with prometheus_client."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .exporter import AnyLimiter, Group, Metrics, Record, Values
+from .exporter import AnyLimiter, MeasuredLimiters, Metrics, Record, Values
 from .instruments import INSTRUMENTS, Instrument
 
 
 class _Registered(Collector):
-    """What all limiters of a registry share. It is the collector of their gauges itself."""
+    """Shared by all limiters of a registry. It is also the collector of their gauges."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.group = Group()
+        self.limiters = MeasuredLimiters()
         self.counters = {one: _counter(one, registry) for one in INSTRUMENTS if one.kind == "counter"}
         self.histograms = {one: _histogram(one, registry) for one in INSTRUMENTS if one.kind == "histogram"}
         registry.register(self)
@@ -32,7 +32,7 @@ class _Registered(Collector):
         for one in INSTRUMENTS:
             if one.kind == "gauge":
                 family = GaugeMetricFamily(one.prometheus_name, one.help, labels=one.prometheus_labels)
-                for values, number in self.group.read(one).items():
+                for values, number in self.limiters.read(one).items():
                     family.add_metric(values, number)
                 yield family
 
@@ -58,7 +58,7 @@ def _registered(registry: CollectorRegistry) -> _Registered:
 
 
 class PrometheusMetrics(Metrics):
-    """The metrics of a limiter, in a registry: prometheus_client's own unless told otherwise.
+    """The metrics of a limiter, in a registry; the default is that of prometheus_client.
 
     Any number of limiters may share a registry.
     """
@@ -67,7 +67,7 @@ class PrometheusMetrics(Metrics):
         self, limiter: AnyLimiter, registry: CollectorRegistry | None = None, *, resources: Iterable[str] = ()
     ) -> None:
         self._registered = _registered(REGISTRY if registry is None else registry)
-        super().__init__(limiter, resources, self._registered.group)
+        super().__init__(limiter, resources, self._registered.limiters)
 
     def _record(self, instrument: Instrument, values: Values) -> Record:
         if instrument.kind == "counter":

@@ -1,4 +1,4 @@
-"""What-if: limits that are only proposed, over requests that have been made, or might be.
+"""What-if: proposed limits applied to a log of requests, recorded or generated.
 
 report = replay(read_limits_file("limits.yaml"), "requests.jsonl")
 report.refused, report.entities[0].entity_id

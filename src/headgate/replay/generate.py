@@ -1,4 +1,4 @@
-"""Requests that might be made: of a few large callers and many small ones, in bursts, more by day than by night."""
+"""Generated requests: a few large callers and many small ones, in bursts, with more traffic by day than by night."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .log import LoggedRequest
 _DAY_SECONDS = 86_400
 _START = datetime(2026, 1, 5, tzinfo=timezone.utc)  # a Monday
 _PAUSE_SECONDS = 0.4  # between the requests of a burst, on average
-_TYPICAL_TOKENS, _SPREAD = 400, 0.9  # of what `tpm` consumes: most is a little, some is a lot
+_TYPICAL_TOKENS, _SPREAD = 400, 0.9  # of `tpm`, log-normal: mostly little, sometimes a lot
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """`rate`: requests a second of all together, on average. `burst`: how many come at once, on average. `swing`: how
-    much more by day and less by night, from 0 to 1. The same `seed` gives the same requests."""
+    """`rate`: average requests per second, of all entities. `burst`: average number of requests in a burst. `swing`:
+    the difference between day and night, from 0 to 1. The same `seed` gives the same requests."""
 
     entities: int = 50
     rate: float = 5.0
@@ -48,10 +48,10 @@ class Traffic:
                 raise ValidationError(f"{name} must be from {least:g} to {most:,}, not {value!r}")
 
     def __iter__(self) -> Iterator[LoggedRequest]:
-        """In the order of time."""
+        """Ordered by time."""
         chance = random.Random(self.seed)
         start_ms = round(self.start.timestamp() * 1000)
-        coming: list[tuple[float, int]] = []  # of bursts that have begun: when, and whose
+        coming: list[tuple[float, int]] = []  # requests of bursts that have begun: time and entity
         for began in self._bursts(chance):
             while coming and coming[0][0] <= began:
                 yield self._request(chance, start_ms, *heapq.heappop(coming))
@@ -66,7 +66,7 @@ class Traffic:
             yield self._request(chance, start_ms, *heapq.heappop(coming))
 
     def _bursts(self, chance: random.Random) -> Iterator[float]:
-        """When they begin: as often as the busiest moment has it, and then left out as far as it is not so busy."""
+        """When bursts begin: at the rate of the busiest moment, thinned out for the others."""
         most = self.rate / self.burst * (1 + self.swing)
         at = chance.expovariate(most)
         while at < self.seconds:
@@ -77,7 +77,7 @@ class Traffic:
             at += chance.expovariate(most)
 
     def _drawn(self, chance: random.Random) -> float:
-        """The number of an entity: each is half as busy as the one with half its number."""
+        """The number of an entity: each is half as busy as the entity with half its number."""
         return float(math.exp(chance.random() * math.log(self.entities + 1)) - 1)
 
     def _request(self, chance: random.Random, start_ms: int, at: float, entity: int) -> LoggedRequest:
@@ -87,7 +87,7 @@ class Traffic:
 
 
 def write_traffic(traffic: Traffic, path: str) -> int:
-    """As a log, compressed if its name ends in .gz; how many requests."""
+    """Write a log, compressed if its name ends in .gz. Returns the number of requests."""
     opened: Callable[..., Any] = gzip.open if path.endswith(".gz") else open
     count = 0
     try:

@@ -1,9 +1,9 @@
-"""A log of requests, read line by line: it may be longer than there is memory.
+"""A log of requests, read line by line: it may be larger than the memory.
 
     {"at": "2026-01-31T14:00:00.125Z", "entity": "acme", "resource": "chat", "consume": {"rpm": 1}, "allowed": true}
 
-`at` may be milliseconds since 1970 as well, and `allowed`, what became of it then, may be missing. What else is in a
-line is nobody's business. A line {"headgate_log": 1, "sample": 0.01} says that only so many of the entities are there.
+`at` may also be milliseconds since 1970. `allowed`, the decision at that time, is optional. Other fields are ignored. A
+line {"headgate_log": 1, "sample": 0.01} says that the log contains only that share of the entities.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any, NamedTuple, TypeGuard
 from ..core.errors import ValidationError
 
 LONGEST_LINE = 64 * 1024
-DISORDER_MS = 5_000  # by which lines may be out of order, as those of many threads and processes are
+DISORDER_MS = 5_000  # lines of several threads and processes may be out of order by this much
 _GZIP = b"\x1f\x8b"
 _LAST_MS = 253_402_300_800_000  # the year 10000
 _from_json = json.JSONDecoder().decode
 
 
 class LogError(ValidationError):
-    """A line of a log cannot be used."""
+    """A line of a log is invalid."""
 
 
 class LoggedRequest(NamedTuple):
@@ -48,7 +48,7 @@ class LoggedRequest(NamedTuple):
 
 
 class BadLines:
-    """Lines that cannot be used: an error, or left out and counted."""
+    """Invalid lines: an error, or skipped and counted."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self.count = 0
@@ -64,9 +64,9 @@ class BadLines:
 
 
 class RequestLogFile:
-    """The requests of a file, in the order of time; `-` is standard input. It may be compressed with gzip.
+    """The requests of a file, ordered by time; `-` is standard input. It may be compressed with gzip.
 
-    `sample`: the part of the entities that is in it, as far as it was read.
+    `sample`: the share of the entities that the log contains, as far as it was read.
     """
 
     def __init__(self, path: str, bad: BadLines | None = None, *, disorder_ms: int = DISORDER_MS) -> None:
@@ -79,7 +79,7 @@ class RequestLogFile:
         return _in_order(self._requests(), self._disorder_ms)
 
     def _requests(self) -> Iterator[LoggedRequest]:
-        for number, line in enumerate(self._slot_queues(), 1):
+        for number, line in enumerate(self._lines(), 1):
             try:
                 request = self._read(line, number)
             except ValueError as error:
@@ -88,7 +88,7 @@ class RequestLogFile:
             if request is not None:
                 yield request
 
-    def _slot_queues(self) -> Iterator[bytes]:
+    def _lines(self) -> Iterator[bytes]:
         try:
             with ExitStack() as stack:
                 file: Any = sys.stdin.buffer if self.path == "-" else stack.enter_context(open(self.path, "rb"))
@@ -96,8 +96,8 @@ class RequestLogFile:
                     file = stack.enter_context(gzip.GzipFile(fileobj=file))
                 yield from _cut(file)
         except (EOFError, zlib.error) as error:
-            raise LogError(f"{self.path!r} is not all there: {error}") from None
-        except OSError as error:  # also what gzip has to say
+            raise LogError(f"{self.path!r} is truncated: {error}") from None
+        except OSError as error:  # also errors of gzip
             raise LogError(f"{self.path!r} cannot be read: {error.strerror or error}") from None
 
     def _read(self, line: bytes, number: int) -> LoggedRequest | None:
@@ -126,14 +126,14 @@ def _object(line: bytes) -> dict[str, Any]:
     try:
         found = _from_json(line.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"this is no JSON: {error}") from None
+        raise ValueError(f"this is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f'a line must be an object like {{"at": ..., "entity": ...}}, not {_shown(found)}')
     return found
 
 
 def _cut(file: Any) -> Iterator[bytes]:
-    """Lines, and of those that are too long the beginning."""
+    """Lines; of those that are too long, only the beginning."""
     for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
         yield line
         rest = line
@@ -144,15 +144,15 @@ def _cut(file: Any) -> Iterator[bytes]:
 def _at_ms(at: Any) -> int:
     if type(at) is str:
         try:
-            # Python 3.10 does not know the Z.
+            # Python 3.10 does not parse the Z.
             moment = datetime.fromisoformat(f"{at[:-1]}+00:00" if at.endswith(("Z", "z")) else at)
         except ValueError:
-            raise ValueError(f"at {_shown(at)} is no moment: write 2026-01-31T14:00:00Z, or milliseconds") from None
+            raise ValueError(f"at {_shown(at)} is not a time: write 2026-01-31T14:00:00Z, or milliseconds") from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=timezone.utc)
         return round(moment.timestamp() * 1000)
     if type(at) not in (int, float) or not 0 <= at < _LAST_MS:
-        raise ValueError(f"at must be a moment like 2026-01-31T14:00:00Z, or milliseconds since 1970, not {_shown(at)}")
+        raise ValueError(f"at must be a time like 2026-01-31T14:00:00Z, or milliseconds since 1970, not {_shown(at)}")
     return int(at)
 
 
@@ -182,7 +182,7 @@ def _shown(value: Any) -> str:
 
 
 def _in_order(requests: Iterable[LoggedRequest], disorder_ms: int) -> Iterator[LoggedRequest]:
-    """By time, those of the same moment as they come. Each is held back until none that is earlier can come."""
+    """By time, in input order within a millisecond. Each is held back until no earlier one can follow."""
     held: list[tuple[int, int, LoggedRequest]] = []
     newest_ms = 0
     for number, request in enumerate(requests):
@@ -191,7 +191,7 @@ def _in_order(requests: Iterable[LoggedRequest], disorder_ms: int) -> Iterator[L
             late = (newest_ms - at_ms) / 1000
             raise LogError(
                 f"{request.place}: this is {late:,.3f} s earlier than a line before it: lines may be out of order by "
-                f"{disorder_ms / 1000:g} s, so sort them by time first"
+                f"{disorder_ms / 1000:g} s at most, so sort the file by time first"
             )
         newest_ms = max(newest_ms, at_ms)
         heapq.heappush(held, (at_ms, number, request))

@@ -1,4 +1,4 @@
-"""A report as a picture: what would have been refused over time, and of whom most."""
+"""A report as a chart: refusals over time, and the entities with the most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 12
 
 
 def picture(report: Report, title: str = "What would have been refused") -> str:
-    """An SVG file."""
+    """The text of an SVG file."""
     refused = [entity for entity in report.entities[:_SHOWN] if entity.refused]
     chart = _chart(report, title).svg(standalone=True)
     top = _CHART + 54 + 20
@@ -31,7 +31,7 @@ def _chart(report: Report, title: str) -> TimeChart:
     window = "second" if step < 60 else "minute" if step < 3600 else "hour" if step < 86_400 else "day"
     return TimeChart(
         f"{title}: {share}",
-        "Requests over time, those that would have been allowed and those that would have been refused",
+        "Requests over time: allowed and refused",
         moments_of([one.start for one in report.moments], window),
         [
             Series("allowed", [one.allowed for one in report.moments], ALLOWED),
@@ -43,7 +43,7 @@ def _chart(report: Report, title: str) -> TimeChart:
 
 def _bars(report: Report, refused: Sequence[EntityReport], top: int) -> Iterator[str]:
     count = sum(entity.refused > 0 for entity in report.entities)
-    said = f"{count:,} of {len(report.entities):,} entities would have been refused something"
+    said = f"{count:,} of {len(report.entities):,} entities would have had requests refused"
     yield f'<text class="chart-title" x="12" y="{top + 14}">{escape(said)}</text>'
     most = max((entity.requests for entity in refused), default=1)
     for number, entity in enumerate(refused):
@@ -52,11 +52,11 @@ def _bars(report: Report, refused: Sequence[EntityReport], top: int) -> Iterator
         yield f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">{escape(_short(entity.entity_id))}</text>'
         yield f'<rect class="t{ALLOWED}" x="{_LEFT}" y="{y + 2}" width="{wide[0]:.1f}" height="{_ROW - 9}"/>'
         yield f'<rect class="t{REFUSED}" x="{_LEFT + wide[0]:.1f}" y="{y + 2}" width="{max(wide[1], 1):.1f}" '
-        yield f'height="{_ROW - 9}"><title>{escape(_told(entity))}</title></rect>'
-        yield f'<text x="{_LEFT + sum(wide) + 10:.1f}" y="{y + 14}">{escape(_told(entity))}</text>'
+        yield f'height="{_ROW - 9}"><title>{escape(_summary(entity))}</title></rect>'
+        yield f'<text x="{_LEFT + sum(wide) + 10:.1f}" y="{y + 14}">{escape(_summary(entity))}</text>'
 
 
-def _told(entity: EntityReport) -> str:
+def _summary(entity: EntityReport) -> str:
     limits = ", ".join(entity.because_of)
     return f"{entity.refused:,} of {entity.requests:,} ({entity.refused / entity.requests:.1%}): {_short(limits)}"
 

@@ -1,4 +1,4 @@
-"""What a replay has found."""
+"""The report of a replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Moment(NamedTuple):
-    """What happened from `start` on, until the next moment."""
+    """The decisions from `start` until the next moment."""
 
     start: datetime
     allowed: int
@@ -19,8 +19,9 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntityReport:
-    """`longest_wait_seconds`: of those refused, until it would have passed; `never`: some never would, they ask for
-    more than a limit can hold. `because_of`: how often each limit refused, an ancestor's as `limit of ancestor`."""
+    """`longest_wait_seconds`: the longest wait until a refused request would have passed. `never`: some requests never
+    pass, because they are larger than the capacity. `because_of`: how often each limit refused; limits of ancestors are
+    named `limit of ancestor`."""
 
     entity_id: str
     requests: int
@@ -48,10 +49,10 @@ class EntityReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`newly_refused`: the log says they were allowed. `newly_allowed`: the log says they were refused. `unlimited`:
-    there is no limit for anything they consume. `bad`: lines that were left out, and what was wrong with the first.
-    `sample`: the part of the entities that the log has. `entities`: all of them, those refused most first. `moments`:
-    each `step_seconds` long."""
+    """`newly_refused`: allowed in the log, refused in the replay. `newly_allowed`: the reverse. `unlimited`: requests
+    that consume nothing with a limit. `bad`: skipped lines; `first_bad` explains the first. `sample`: the share of the
+    entities that the log contains. `entities`: all, those refused most often first. `moments`: each `step_seconds`
+    long."""
 
     requests: int
     refused: int
@@ -79,7 +80,7 @@ class Report:
         return dict(total.most_common())
 
     def as_dict(self, top: int | None = None) -> dict[str, Any]:
-        """`top`: so many entities."""
+        """`top`: include only this many entities."""
         return {
             "requests": self.requests,
             "refused": self.refused,
@@ -105,7 +106,7 @@ _STEPS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86_400, 7 * 86_400, 
 
 
 class Timeline:
-    """How many were allowed and refused over time, in steps as long as it takes for all to fit."""
+    """Decisions over time. The steps get longer as needed, so that their number stays bounded."""
 
     def __init__(self) -> None:
         self._steps = iter(_STEPS)
@@ -115,7 +116,7 @@ class Timeline:
         self._first = 0
 
     def add(self, at_ms: int, refused: bool) -> None:
-        """Requests come in the order of time."""
+        """Requests must be ordered by time."""
         number = at_ms // self._step_ms
         counts = self._counts.get(number)
         if counts is None:
@@ -141,7 +142,7 @@ class Timeline:
         self._first = first_ms // self._step_ms
 
     def moments(self) -> list[Moment]:
-        """All of them, also those in which nothing happened."""
+        """All moments, also those without requests."""
         if not self._counts:
             return []
         numbers = range(self._first, max(self._counts) + 1)

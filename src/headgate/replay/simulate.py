@@ -1,4 +1,4 @@
-"""Playing a log: the limiter itself, with limits from a file, a store in memory, and the clock of the log."""
+"""The replay of a log: the real limiter, with limits from a file, a store in memory, and the clock of the log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..limiter import Decision, SyncLease, SyncRateLimiter
 from .log import BadLines, LoggedRequest, RequestLogFile, merged
 from .report import EntityReport, Report, Timeline
 
-_FOREVER_SECONDS = 1e10  # limits do not change on the way
+_FOREVER_SECONDS = 1e10  # limits do not change during a replay
 _KEPT_NAMES = 100_000
-_TOLD_EVERY = 10_000
+_PROGRESS_EVERY = 10_000
 
 
 class _LogClock:
-    """The moment of the request that is being played."""
+    """The time of the current request."""
 
     ms = 0
 
@@ -28,7 +28,7 @@ class _LogClock:
 
 
 class _Tally:
-    """What became of the requests of an entity."""
+    """The decisions for an entity."""
 
     __slots__ = ("because_of", "first_ms", "never", "newly_allowed", "newly_refused", "refused", "requests", "wait_ms")
 
@@ -99,7 +99,7 @@ class _Simulation:
         self.timeline.add(at_ms, refused)
 
     def _decide(self, entity_id: str, resource: str, consume: Mapping[str, Any]) -> Decision[SyncLease] | None:
-        """None: nothing that it consumes has a limit."""
+        """None: it consumes nothing with a limit."""
         names = self._names.get((entity_id, resource))
         if names is None:
             names = self._limited(entity_id, resource)
@@ -111,7 +111,7 @@ class _Simulation:
         return self._limiter.try_acquire(entity_id, resource, consume)
 
     def _limited(self, entity_id: str, resource: str) -> frozenset[str]:
-        """Slots are not among them: a log does not say for how long they were held."""
+        """The names of the limits, without slots: a log does not say how long they were held."""
         limits, _ = self._limiter.resolve_limits(entity_id, resource)
         names = frozenset(limit.name for limit in limits if not limit.is_concurrent)
         if len(self._names) >= _KEPT_NAMES:
@@ -126,10 +126,10 @@ def replay(
     skip_bad: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Report:
-    """What would have become of the requests of the logs, which are files or requests in the order of time, under the
-    limits declared. LogError if a line cannot be used, unless it is to be skipped.
+    """Replay logs under the declared limits. A log is a file, or requests ordered by time. LogError if a line is
+    invalid, unless `skip_bad`.
 
-    `progress` is told now and then how many requests have been played.
+    `progress` is called from time to time with the number of replayed requests.
     """
     began = time.perf_counter()
     clock, bad = _LogClock(), BadLines(skip=skip_bad)
@@ -146,7 +146,7 @@ def replay(
         simulation = _Simulation(limiter, clock, bad)
         for request in opened[0] if len(opened) == 1 else merged(opened):
             simulation.play(request)
-            if progress is not None and simulation.requests % _TOLD_EVERY == 0:
+            if progress is not None and simulation.requests % _PROGRESS_EVERY == 0:
                 progress(simulation.requests)
     samples = [log.sample for log in opened if isinstance(log, RequestLogFile)]
     return _report(simulation, min(samples, default=1.0), time.perf_counter() - began)

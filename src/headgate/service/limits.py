@@ -1,4 +1,4 @@
-"""Limits in requests and responses, and stored limits."""
+"""Limits in requests and responses, and the endpoints for stored limits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 from ..core.errors import ValidationError, VersionConflict
 from ..core.limit import Limit
 from ..http.limits import read_limits
-from ..limiter import ResolvedLimits
-from ..limiter.config.edits import level_at
-from .levels import Level, Wanted
+from ..limiter import ResolvedLimits, StoredLimits
+from ..limiter.config.levels import LimitLevel
+from ..limiter.config.limits import aread_level, awrite_level
+from ..limiter.config.preview import apreview_level
 from .operations import Asked, operation
 from .reading import cursor_of, read_cursor
 from .schema import (
@@ -58,24 +59,24 @@ def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
     return [msgspec.convert(limit.as_dict(), LimitForm) for limit in limits]
 
 
-# Stored ones
+# Stored limits
 
 
 async def _change(
-    asked: Asked, level: Level, wanted: Wanted | None, sent: LimitsForm | ChangeQuery
+    asked: Asked, level: LimitLevel, wanted: StoredLimits | None, sent: LimitsForm | ChangeQuery
 ) -> tuple[bool, Effective]:
     """Whether limits were stored before, and what the change does, or would do.
 
-    The report is exact: if the level changes at the same time, the change is repeated with a new preview.
+    The answer describes the change that was made: if the level is changed in between, it is read again.
     """
     expected = None if sent.expected_version is None else int(sent.expected_version)
     while True:
-        seen = await level.preview(asked.limiter, wanted)
+        seen = await apreview_level(asked.limiter, level, wanted)
         if expected not in (None, seen.version):
-            raise VersionConflict(level_at(asked.limiter.engine, level.entity_id, level.resource).key)
+            raise VersionConflict(level.stored(asked.limiter.engine).key(asked.limiter.namespace))
         try:
             if not sent.preview:
-                await level.change(asked.limiter, wanted, seen.version, asked.actor)
+                await awrite_level(asked.limiter, level, wanted, expected_version=seen.version, actor=asked.actor)
             return seen.version > 0, Effective(_resolved(seen.before), _resolved(seen.after), seen.dropped)
         except VersionConflict:
             if expected is not None:
@@ -86,18 +87,18 @@ def _resolved(found: ResolvedLimits) -> ResolvedLimitsReply:
     return ResolvedLimitsReply(forms_of(found.limits), found.source, found.sources, found.on_unavailable)
 
 
-async def _get(asked: Asked, level: Level) -> StoredLimitsReply:
-    found = await level.read(asked.limiter)
+async def _get(asked: Asked, level: LimitLevel) -> StoredLimitsReply:
+    found = await aread_level(asked.limiter, level)
     return StoredLimitsReply(limits=forms_of(found), inherit=found.inherit, version=found.version)
 
 
-async def _set(asked: Asked, level: Level, body: LimitsForm) -> StoredLimitsReply:
+async def _set(asked: Asked, level: LimitLevel, body: LimitsForm) -> StoredLimitsReply:
     limits = limits_of(body.limits) or ()
-    _, effective = await _change(asked, level, Wanted(limits, body.inherit), body)
+    _, effective = await _change(asked, level, StoredLimits(limits, inherit=body.inherit), body)
     return StoredLimitsReply(limits=forms_of(limits), inherit=body.inherit, effective=effective)
 
 
-async def _delete(asked: Asked, level: Level, query: ChangeQuery) -> DeletedReply:
+async def _delete(asked: Asked, level: LimitLevel, query: ChangeQuery) -> DeletedReply:
     was_there, effective = await _change(asked, level, None, query)
     return DeletedReply(was_there and not query.preview, effective)
 
@@ -110,8 +111,8 @@ async def resolve_limits(asked: Asked, query: PlaceForm) -> ResolvedLimitsReply:
 
 @operation("GET", "/v1/limits/system", "read")
 async def get_system_limits(asked: Asked) -> SystemLimitsReply:
-    """Get the system limits, and the policy for when the store is unavailable."""
-    found = await Level().read(asked.limiter)
+    """The limits of everyone everywhere, and what happens when the store is away."""
+    found = await aread_level(asked.limiter, LimitLevel())
     return SystemLimitsReply(
         limits=forms_of(found), inherit=found.inherit, version=found.version, on_unavailable=found.on_unavailable
     )
@@ -121,7 +122,8 @@ async def get_system_limits(asked: Asked) -> SystemLimitsReply:
 async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimitsReply:
     """Store the system limits, and the policy for when the store is unavailable."""
     limits = limits_of(body.limits) or ()
-    _, effective = await _change(asked, Level(), Wanted(limits, body.inherit, body.on_unavailable), body)
+    wanted = StoredLimits(limits, inherit=body.inherit, on_unavailable=body.on_unavailable)
+    _, effective = await _change(asked, LimitLevel(), wanted, body)
     return SystemLimitsReply(
         limits=forms_of(limits), inherit=body.inherit, on_unavailable=body.on_unavailable, effective=effective
     )
@@ -129,8 +131,8 @@ async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimitsReply
 
 @operation("DELETE", "/v1/limits/system", "admin", problems=(409,))
 async def delete_system_limits(asked: Asked, query: ChangeQuery) -> DeletedReply:
-    """Delete the system limits."""
-    return await _delete(asked, Level(), query)
+    """Delete the limits of everyone everywhere."""
+    return await _delete(asked, LimitLevel(), query)
 
 
 @operation("GET", "/v1/limits/resources", "read")
@@ -142,20 +144,20 @@ async def list_resources(asked: Asked, query: PageQuery) -> Names:
 
 @operation("GET", "/v1/limits/resources/{resource:path}", "read")
 async def get_resource_limits(asked: Asked, resource: str) -> StoredLimitsReply:
-    """Get the limits of a resource, for all entities."""
-    return await _get(asked, Level(resource=resource))
+    """The limits of everyone on a resource."""
+    return await _get(asked, LimitLevel(resource=resource))
 
 
 @operation("PUT", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def set_resource_limits(asked: Asked, resource: str, body: LimitsForm) -> StoredLimitsReply:
-    """Store the limits of a resource, for all entities."""
-    return await _set(asked, Level(resource=resource), body)
+    """Store the limits of everyone on a resource."""
+    return await _set(asked, LimitLevel(resource=resource), body)
 
 
 @operation("DELETE", "/v1/limits/resources/{resource:path}", "admin", problems=(409,))
 async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery) -> DeletedReply:
-    """Delete the limits of a resource."""
-    return await _delete(asked, Level(resource=resource), query)
+    """Delete the limits of everyone on a resource."""
+    return await _delete(asked, LimitLevel(resource=resource), query)
 
 
 @operation("GET", "/v1/limits/entities", "read")
@@ -168,26 +170,26 @@ async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
 
 @operation("GET", "/v1/limits/entities/{entity_id}", "read")
 async def get_entity_limits(asked: Asked, entity_id: str) -> StoredLimitsReply:
-    """Get an entity's own limits on all resources."""
-    return await _get(asked, Level(entity_id))
+    """An entity's own limits for every resource."""
+    return await _get(asked, LimitLevel(entity_id))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def set_entity_limits(asked: Asked, entity_id: str, body: LimitsForm) -> StoredLimitsReply:
-    """Store an entity's own limits on all resources."""
-    return await _set(asked, Level(entity_id), body)
+    """Store an entity's own limits for every resource."""
+    return await _set(asked, LimitLevel(entity_id), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}", "admin", problems=(409,))
 async def delete_entity_limits(asked: Asked, entity_id: str, query: ChangeQuery) -> DeletedReply:
-    """Delete an entity's own limits on all resources."""
-    return await _delete(asked, Level(entity_id), query)
+    """Delete an entity's own limits for every resource."""
+    return await _delete(asked, LimitLevel(entity_id), query)
 
 
 @operation("GET", "/v1/limits/entities/{entity_id}/{resource:path}", "read")
 async def get_entity_resource_limits(asked: Asked, entity_id: str, resource: str) -> StoredLimitsReply:
-    """Get an entity's own limits on a resource."""
-    return await _get(asked, Level(entity_id, resource))
+    """An entity's own limits on a resource."""
+    return await _get(asked, LimitLevel(entity_id, resource))
 
 
 @operation("PUT", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
@@ -195,7 +197,7 @@ async def set_entity_resource_limits(
     asked: Asked, entity_id: str, resource: str, body: LimitsForm
 ) -> StoredLimitsReply:
     """Store an entity's own limits on a resource."""
-    return await _set(asked, Level(entity_id, resource), body)
+    return await _set(asked, LimitLevel(entity_id, resource), body)
 
 
 @operation("DELETE", "/v1/limits/entities/{entity_id}/{resource:path}", "admin", problems=(409,))
@@ -203,4 +205,4 @@ async def delete_entity_resource_limits(
     asked: Asked, entity_id: str, resource: str, query: ChangeQuery
 ) -> DeletedReply:
     """Delete an entity's own limits on a resource."""
-    return await _delete(asked, Level(entity_id, resource), query)
+    return await _delete(asked, LimitLevel(entity_id, resource), query)

@@ -193,7 +193,7 @@ def test_two_people_at_the_same_limits(browser: Browser, filled: ServeProcess) -
         first.get_by_role("button", name="Store these limits").click()
         expect(first.get_by_role("status")).to_contain_text("The limits are stored")
         second.get_by_role("button", name="Store these limits").click()
-        expect(second.get_by_role("heading", level=1)).to_have_text("Somebody else was faster")
+        expect(second.get_by_role("heading", level=1)).to_have_text("The limits have changed")
         expect(second.get_by_role("main")).to_contain_text("boss")
         expect(second.get_by_role("row", name="rpm")).to_contain_text("10/minute")
         second.get_by_role("link", name="Edit them as they are now").click()
@@ -221,7 +221,7 @@ def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServePr
         page.get_by_label("Name of limit 2").fill("")
         page.get_by_label("What limit 2 allows").fill("")
         page.get_by_role("button", name="Preview the change").click()
-        expect(page.get_by_role("alert")).to_contain_text("extra will no longer hold for filled:in on gpt-4o")
+        expect(page.get_by_role("alert")).to_contain_text("extra will no longer apply to filled:in on gpt-4o")
         assert _violations(page) == []
         page.get_by_role("button", name="Store these limits, without extra").click()
         expect(page.get_by_role("status")).to_contain_text("The limits are stored")

@@ -13,6 +13,7 @@ from markupsafe import escape
 from service_process import ServeProcess, inside
 
 from headgate import Limit
+from headgate.limiter.config.limits import awrite_level
 from headgate.service.app import create_app
 from headgate.service.ui.words import duration, grouped, limit_changes
 
@@ -27,12 +28,12 @@ def test_limits_are_previewed_and_then_stored(level: str, entity: str, boss: Sit
     place = {"entity": entity} if level.startswith("entity") else {}
     place |= {} if level == "entity_default" else {"resource": f"r/{next(_numbers)}"}
     form = boss.get("/ui/limits/edit", **place)
-    assert "None are stored on this level yet" in form.text
+    assert "No limits are stored at this level yet" in form.text
     rows = {"name": ["rpm", "", "tpm"], "spec": ["100/minute burst 150", "", "10000/minute"]}
     preview = boss.follow(form, "/ui/limits/edit", 200, **rows)
     assert "rpm 100/minute burst 150" in text_of(preview).replace("none ", "").replace("none", "")
     assert "Nothing is changed yet" in preview.text
-    assert "None are stored on this level yet" in boss.get("/ui/limits/edit", **place).text
+    assert "No limits are stored at this level yet" in boss.get("/ui/limits/edit", **place).text
     done = boss.follow(preview, "/ui/limits/edit")
     assert done.headers["location"].endswith("?done=limits")
     assert 'role="status"' in boss.get(done.headers["location"]).text
@@ -78,7 +79,7 @@ def test_what_is_inherited_is_not_stored_as_its_own(entity: str, boss: Site) -> 
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="5000/minute"' in boss.get("/ui/limits/edit", entity=entity, resource=resource).text
     unchanged = boss.follow(form, "/ui/limits/edit", 422, name=["rpm", "tpm"], spec=["10/minute", "1000/minute"])
-    assert "at least one limit that is not inherited" in text_of(unchanged)
+    assert "at least one limit must not be inherited" in text_of(unchanged)
 
 
 def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -> None:
@@ -90,7 +91,7 @@ def test_without_inheriting_the_form_keeps_what_holds(entity: str, boss: Site) -
     preview = boss.follow(boss.get("/ui/limits/edit", **place), "/ui/limits/edit", 200, **sent)
     assert "tpm 1,000/minute from the resource 1,000/minute its own" in text_of(preview)
     assert "no longer" not in text_of(preview)
-    assert "do not hold here" in text_of(preview)
+    assert "do not apply here" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
     assert '<option value="no" selected>' in boss.get("/ui/limits/edit", **place).text
     assert "own limits only" in text_of(boss.get(f"/ui/entities/{quote(entity, safe='')}"))
@@ -101,14 +102,14 @@ def test_names_that_would_disappear_are_named_and_agreed_to(entity: str, boss: S
     stored(boss, place, rpm="10/minute", extra="1000/minute")
     form = boss.get("/ui/limits/edit", **place)
     preview = boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="10/minute")
-    assert f"extra will no longer hold for {entity} on {place['resource']}" in text_of(preview)
+    assert f"extra will no longer apply to {entity} on {place['resource']}" in text_of(preview)
     assert "Store these limits, without extra" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit", 200, dropped=[])
     assert 'value="extra"' in boss.get("/ui/limits/edit", **place).text, "nothing is stored that was not agreed to"
     boss.follow(preview, "/ui/limits/edit")
     assert 'value="extra"' not in boss.get("/ui/limits/edit", **place).text
     question = boss.get("/ui/limits/delete", **place)
-    assert f"rpm will no longer hold for {entity}" in text_of(question)
+    assert f"rpm will no longer apply to {entity}" in text_of(question)
     assert "Delete the limits" in boss.follow(question, "/ui/limits/delete", 200, dropped=[]).text
     boss.follow(question, "/ui/limits/delete")
 
@@ -124,9 +125,9 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
     form = boss.get("/ui/limits/edit")
     sent = {"name": ["rpm"], "spec": ["60/minute"], "on_unavailable": "allow"}
     preview = boss.follow(form, "/ui/limits/edit", 200, **sent)
-    assert "as each limiter says → allow" in text_of(preview)
+    assert "as set in each limiter → allow" in text_of(preview)
     boss.follow(preview, "/ui/limits/edit")
-    assert "When the store is away: allow" in text_of(boss.get("/ui/limits"))
+    assert "When the store is unavailable: allow" in text_of(boss.get("/ui/limits"))
     question = boss.get("/ui/limits/delete")
     boss.follow(question, "/ui/limits/delete")
     assert "When the store is away" not in boss.get("/ui/limits").text
@@ -136,8 +137,8 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
     ("name", "spec", "words"),
     [
         ("rpm", "lots", "cannot be read from 'lots'"),
-        ("", "1/minute", "is alone"),
-        ("rpm", "", "is alone"),
+        ("", "1/minute", "lacks one of them"),
+        ("rpm", "", "lacks one of them"),
         ("r p m", "1/minute", "is not allowed"),
         ("rpm", "0/minute", "rpm"),
         ("rpm", "1e99/minute", "cannot be read"),
@@ -160,7 +161,7 @@ def test_two_at_the_same_limits(entity: str, boss: Site) -> None:
     first, second = boss.get("/ui/limits/edit", **place), boss.get("/ui/limits/edit", **place)
     boss.follow(boss.follow(first, "/ui/limits/edit", 200, name="rpm", spec="10/minute"), "/ui/limits/edit")
     late = boss.follow(second, "/ui/limits/edit", 409, name="rpm", spec="99/minute")
-    assert "Somebody else was faster" in late.text
+    assert "The limits have changed" in late.text
     assert "boss" in text_of(late)
     assert "10/minute its own 99/minute its own" in text_of(late)
     assert 'value="10/minute"' in boss.get("/ui/limits/edit", **place).text
@@ -182,13 +183,12 @@ def test_somebody_was_faster_than_the_store(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def work(client: httpx.AsyncClient) -> httpx.Response:
         looks = app.dashboard.looks("default")
-        real = looks.set_limits
 
-        async def slow(*args: Any, **kwargs: Any) -> None:
-            await real("ann", [Limit.per_minute("rpm", 7)], actor="someone")
-            await real(*args, **kwargs)
+        async def slow(*args: Any, **kwargs: Any) -> bool:
+            await looks.set_limits("ann", [Limit.per_minute("rpm", 7)], actor="someone")
+            return await awrite_level(*args, **kwargs)
 
-        monkeypatch.setattr(looks, "set_limits", slow)
+        monkeypatch.setattr("headgate.service.ui.views.limits.awrite_level", slow)
         form = {"csrf": app.dashboard.anybody.csrf, "entity": "ann", "name": "rpm", "spec": "9/minute"}
         sent = form | {"version": "0", "step": "confirm"}
         answer = await client.post("/ui/limits/edit", data=sent, headers={"origin": "http://localhost"})
@@ -209,7 +209,7 @@ def test_deleting_what_somebody_else_changed(entity: str, boss: Site) -> None:
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="2/minute"), "/ui/limits/edit")
     boss.follow(question, "/ui/limits/delete", 409)
     boss.follow(boss.get("/ui/limits/delete", entity=entity), "/ui/limits/delete")
-    assert "There are none" in boss.get("/ui/limits/delete", 404, entity=entity).text
+    assert "No limits are stored" in boss.get("/ui/limits/delete", 404, entity=entity).text
 
 
 def test_who_decides_here_knows_at_once(served: ServeProcess, boss: Site) -> None:

@@ -1,20 +1,30 @@
 """The aggregator: it reads the stream of the table and counts what was consumed, by hour, day and month.
 
-Nobody who acquires waits for it, and it costs them nothing. It also archives audit events that expire, and spreads
-buckets that are written too often over more items, before DynamoDB throttles them.
+An acquire does not wait for it and does not pay for it. It also archives audit events that expire, and splits hot
+buckets over more items, before DynamoDB throttles them.
 
-    records.py      what a record of the stream says               nothing in or out
-    usage_items.py  adding it to the usage items, exactly once     a plan
-    pressure.py     what has to be split                           nothing in or out
+    records.py      parsing the records of the stream                no I/O
+    usage_items.py  adding them to the usage items, exactly once     a plan
+    hot_buckets.py  finding hot buckets, and splitting them
     archive.py      expired audit events, to S3
     batch.py        a batch of records through all of these
-    follower.py     as a process: reads the stream itself; stream.py, checkpoints.py
-    handlers.py     (one folder up) as a Lambda: is given the records
+    follower.py     as a process that reads the stream (stream.py)
+    handlers.py     (one folder up) as a Lambda that gets the records
 """
 
-from .batch import Aggregator, Counts, Outcome
-from .follower import Follower, Progress
+from .batch import Aggregator, BatchResult, Counts
+from .follower import AggregatorProgress, Follower
 from .host import Host, follow
-from .pressure import Split, Splitter
+from .hot_buckets import Split, Splitter
 
-__all__ = ["Aggregator", "Counts", "Follower", "Host", "Outcome", "Progress", "Split", "Splitter", "follow"]
+__all__ = [
+    "Aggregator",
+    "AggregatorProgress",
+    "BatchResult",
+    "Counts",
+    "Follower",
+    "Host",
+    "Split",
+    "Splitter",
+    "follow",
+]

@@ -1,9 +1,9 @@
-"""Audit events whose time in the table is over, kept in S3 as compressed lines of JSON.
+"""Expired audit events in S3, as compressed lines of JSON.
 
-One object holds the events of a batch that are of one namespace and one day, and its name says from which record to
-which. The same batch delivered again writes the same object. Delivered with other neighbours it may write a line a
-second time into another object: objects cannot be added to, and an object for each event would make a long archive
-slow to read. So each line has the event's own `event_id`, and who reads drops what came already, as `archived` does.
+One object has the events of a batch that are of one namespace and one day. Its name has the first and the last record.
+The same batch delivered again writes the same object. Delivered with other records around it, a line may be written a
+second time to another object: objects cannot be appended to, and one object per event would make a long archive slow to
+read. So each line has an `event_id`, and a reader skips repeated ids, as `archived` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def objects(events: Iterable[ExpiredEvent]) -> dict[str, bytes]:
     """Name and content of each object."""
     gathered: dict[str, dict[str, ExpiredEvent]] = {}
     for event in events:
-        gathered.setdefault(prefix(event.ns, _day(event)), {})[event.place.mark] = event
+        gathered.setdefault(prefix(event.ns, _day(event)), {})[event.position.mark] = event
     named: dict[str, bytes] = {}
     for folder, found in gathered.items():
         marks = sorted(found)
@@ -40,9 +40,9 @@ def prefix(ns: str, day: date) -> str:
 
 
 def _day(event: ExpiredEvent) -> date:
-    """On which it happened; if it does not say so, on which it expired."""
+    """The day on which it happened; if the event does not have it, the day on which it expired."""
     found = _DAY.search(str(event.values.get("SK")))
-    at_ms = _told(event).get("at_ms")
+    at_ms = _fields(event).get("at_ms")
     try:
         if isinstance(at_ms, int):
             return datetime.fromtimestamp(at_ms / 1000, timezone.utc).date()
@@ -51,32 +51,32 @@ def _day(event: ExpiredEvent) -> date:
         return _expired(event).date()
 
 
-def _told(event: ExpiredEvent) -> Mapping[str, Any]:
-    """What a record of the limiter's says; nothing, if it is none."""
+def _fields(event: ExpiredEvent) -> Mapping[str, Any]:
+    """The fields of the limiter's record; none if it is not one."""
     try:
-        told = json.loads(event.values["value"])
+        fields = json.loads(event.values["value"])
     except (KeyError, TypeError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _expired(event: ExpiredEvent) -> datetime:
-    return datetime.fromtimestamp(event.place.at, timezone.utc)
+    return datetime.fromtimestamp(event.position.at, timezone.utc)
 
 
 def _line(event: ExpiredEvent) -> str:
     values = event.values
     line = {
         "event_id": f"{values.get('PK')}{values.get('SK')}",
-        "expired_at": start_text(event.place.at),
+        "expired_at": start_text(event.position.at),
         **{name: values[name] for name in sorted(values) if not _NOT_OF_THE_EVENT.fullmatch(name)},
-        **_told(event),
+        **_fields(event),
     }
     return json.dumps(line, default=str)
 
 
 class Archive:
-    """A bucket of S3. `client` is boto3's."""
+    """An S3 bucket. `client` is a boto3 client."""
 
     def __init__(self, client: Any, bucket: str) -> None:
         self._client = client

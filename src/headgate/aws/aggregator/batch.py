@@ -1,4 +1,4 @@
-"""A batch of stream records, from reading them to counting, archiving and splitting what they ask for."""
+"""A batch of stream records: parsing and counting them, archiving audit events and splitting hot buckets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...core.errors import HeadgateError
 from ...plan import Call, run
 from ...stores.dynamodb.deliver import Deliverer
 from .archive import Archive
+from .hot_buckets import HotBuckets, Splitter, wanted_splits
 from .log import log
-from .pressure import Pressure, Splitter, wanted_splits
-from .records import BucketChange, ExpiredEvent, Place, Unreadable, read_record, sequence_of
+from .records import BucketChange, ExpiredEvent, StreamPosition, Unreadable, read_record, sequence_of
 from .usage_items import apply_plan, usage_writes
 from .windows import DEFAULT_RETENTION_DAYS, check_retention_days
 
@@ -24,9 +24,9 @@ Perform: TypeAlias = Callable[[Call[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of records.
+    """What was done with records.
 
-    `counted` in usage, by `writes` to the table; `skipped` because nobody can ever read or count them; `archived` audit
+    `counted` in usage, by `writes` to the table; `skipped` because they can never be read or counted; `archived` audit
     events; `splits` of hot buckets.
     """
 
@@ -48,15 +48,15 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """`failed`: the sequence number from which on the records have to come again, if they have to."""
+class BatchResult:
+    """`failed`: the sequence number from which on the records must be delivered again, if any."""
 
     counts: Counts
     failed: str | None = None
 
 
 class Aggregator:
-    """Give it the records of a stream in order, again and again if need be. `split` may do nothing."""
+    """Takes the records of a stream in order; repeated records do no harm. `split` may do nothing."""
 
     def __init__(
         self,
@@ -72,12 +72,14 @@ class Aggregator:
         self._retention_days = check_retention_days(retention_days)
         self._archive = archive
         self._split = split
-        self._pressure = Pressure()
+        self._pressure = HotBuckets()
 
     def process(
         self, records: Sequence[Any], label: str | None = None, has_time: Callable[[], bool] = lambda: True
-    ) -> Outcome:
-        """`label` of the stream, if the records do not say it. Without time left, the rest is for the next try."""
+    ) -> BatchResult:
+        """`label` of the stream, if the records do not have it. When `has_time` says no, the rest must be delivered
+        again.
+        """
         changes: list[BucketChange] = []
         expired: list[ExpiredEvent] = []
         skipped = 0
@@ -95,52 +97,53 @@ class Aggregator:
         counted = [change for change in changes if change.deltas]
         writes, late, refused = self._count(counted, has_time)
         archived, unarchived = self._keep(expired, late)
-        failed = min([*late, *unarchived], key=lambda place: place.mark, default=None)
+        failed = min([*late, *unarchived], key=lambda position: position.mark, default=None)
         counts = Counts(
             records=len(records),
-            counted=len({change.place.mark for change in counted}) - len({place.mark for place in (*late, *refused)}),
+            counted=len({change.position.mark for change in counted})
+            - len({position.mark for position in (*late, *refused)}),
             writes=writes,
             skipped=skipped + len(refused),
             archived=archived,
             splits=self._spread(changes),
         )
-        return Outcome(counts, None if failed is None else failed.sequence)
+        return BatchResult(counts, None if failed is None else failed.sequence)
 
     def _count(
         self, changes: Sequence[BucketChange], has_time: Callable[[], bool]
-    ) -> tuple[int, set[Place], set[Place]]:
+    ) -> tuple[int, set[StreamPosition], set[StreamPosition]]:
         writes = usage_writes(changes)
-        done, late, refused = 0, set[Place](), set[Place]()
+        done, late, refused = 0, set[StreamPosition](), set[StreamPosition]()
         for start in range(0, len(writes), _WRITES_AT_ONCE):
             part = writes[start : start + _WRITES_AT_ONCE]
             if has_time():
                 applied = run(apply_plan(self._deliverer, part, self._retention_days), self._perform)
                 done += applied.writes
-                late |= {change.place for change in applied.late}
-                refused |= {change.place for change in applied.refused}
+                late |= {change.position for change in applied.late}
+                refused |= {change.position for change in applied.refused}
             else:
-                late |= {change.place for write in part for change in write.changes}
-        for place in refused:
-            log(logging.ERROR, "record refused by the table", sequence_number=place.sequence)
+                late |= {change.position for write in part for change in write.changes}
+        for position in refused:
+            log(logging.ERROR, "record refused by the table", sequence_number=position.sequence)
         if late:
-            log(logging.WARNING, "records have to come again", records=len(late))
+            log(logging.WARNING, "records must be delivered again", records=len(late))
         return done, late, refused - late
 
-    def _keep(self, expired: Sequence[ExpiredEvent], late: set[Place]) -> tuple[int, Sequence[Place]]:
-        """Archive them, but not those that will come again anyway: they would be archived twice."""
-        first_late = min((place.mark for place in late), default=None)
-        events = [event for event in expired if first_late is None or event.place.mark < first_late]
+    def _keep(self, expired: Sequence[ExpiredEvent], late: set[StreamPosition]) -> tuple[int, Sequence[StreamPosition]]:
+        """Archive them, except those that will be delivered again: they would be archived twice."""
+        first_late = min((position.mark for position in late), default=None)
+        events = [event for event in expired if first_late is None or event.position.mark < first_late]
         if not events or self._archive is None:
             return 0, ()
         try:
             self._archive.put(events)
-        except Exception as error:  # whatever the driver has: the events are safe only when they are archived
+        except Exception as error:  # any error of the driver: events are only safe once they are archived
             log(logging.ERROR, "audit events not archived", events=len(events), why=type(error).__name__)
-            return 0, [event.place for event in events]
-        return len({event.place.mark for event in events}), ()
+            return 0, [event.position for event in events]
+        return len({event.position.mark for event in events}), ()
 
     def _spread(self, changes: Sequence[BucketChange]) -> int:
-        """Only to be early: who acquires splits what throttles, so that a failure here holds up nothing."""
+        """Splits early. Clients split throttled buckets themselves, so a failure here delays nothing."""
         done = 0
         for split in wanted_splits(changes, self._pressure):
             try:

@@ -1,7 +1,7 @@
-"""The aggregator as a process: it reads the stream itself.
+"""The aggregator as a process that reads the stream itself.
 
-A shard is read only when its parent is: that keeps the records of an item in their order. A record counts as read when
-it is counted, never before.
+A shard is read after its parent, which keeps the records of an item in order. A record counts as read only when it is
+counted.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from ...core.errors import RateLimiterUnavailable
 from ...plan import run
 from ...stores.dynamodb.deliver import Deliverer
 from .batch import Aggregator, Counts, Perform
-from .checkpoints import is_checkpoint, load_plan, save_plan
 from .log import log
 from .records import moment_of, sequence_of
-from .stream import Shard, Stream, newest_stream_plan
+from .stream import Shard, TableStream, is_checkpoint, load_plan, newest_stream_plan, save_plan
 
 POLL_SECONDS = 1.0
 _BETWEEN_EMPTY_READS = 0.05
-# An open shard never says that it has no more, and may give nothing although it has: so it is asked this often.
+# An open shard never says that it has no more records, and may return none although it has: so ask this often.
 _IDLE_READS = 10
 _SHARDS_SECONDS = 30.0
 _SAVE_SECONDS = 10.0
 _LONGEST_PAUSE = 30.0
 
 
-class Progress(NamedTuple):
-    """So far. `shards` are open and being read; `behind_seconds` is the age of the last record, 0 at the end."""
+class AggregatorProgress(NamedTuple):
+    """`shards` are open and being read; `behind_seconds` is the age of the last record, 0 at the end of the stream."""
 
     counts: Counts
     shards: int
     behind_seconds: float
 
 
-Report: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[AggregatorProgress], None]
 
 
 class Follower:
@@ -47,12 +46,12 @@ class Follower:
     def __init__(
         self,
         aggregator: Aggregator,
-        stream: Stream,
+        stream: TableStream,
         deliverer: Deliverer,
         perform: Perform,
         *,
         poll_seconds: float = POLL_SECONDS,
-        report: Report = lambda progress: None,
+        report: OnProgress = lambda progress: None,
     ) -> None:
         self._aggregator = aggregator
         self._stream = stream
@@ -68,11 +67,11 @@ class Follower:
         self._looked = self._saved = float("-inf")
 
     def stop(self) -> None:
-        """What is being counted is finished first."""
+        """The current batch is finished first."""
         self._stopped.set()
 
     def run(self, once: bool = False) -> Counts:
-        """Until it is stopped; `once`: until all is read that was written before it began."""
+        """Until it is stopped; with `once`, until all records from before the start are read."""
         pause = self._poll_seconds
         try:
             while not self._stopped.is_set():
@@ -95,7 +94,7 @@ class Follower:
         return self._counts
 
     def _round(self, once: bool) -> bool:
-        """Read each shard once; whether there was anything."""
+        """Read each shard once; whether there were records."""
         if time.monotonic() - self._looked >= _SHARDS_SECONDS:
             self._look()
         busy, trouble = False, None
@@ -107,16 +106,16 @@ class Follower:
             try:
                 busy = self._read(shard) or busy
             except RateLimiterUnavailable as error:
-                trouble = error  # the other shards need not wait for this one
+                trouble = error  # continue with the other shards
         if time.monotonic() - self._saved >= _SAVE_SECONDS:
             self._save()
-        self._report(Progress(self._counts, len(self._readable()), self._behind(busy)))
+        self._report(AggregatorProgress(self._counts, len(self._readable()), self._behind(busy)))
         if trouble is not None:
             raise trouble
         return busy
 
     def _look(self) -> None:
-        """For new shards, and for a new stream once the old one is read."""
+        """Look for new shards, and for a new stream after the old one is read."""
         if not self._shards or not (self._stream.enabled or self._readable()):
             arn = run(newest_stream_plan(self._deliverer), self._perform)
             if not self._shards or arn != self._stream.arn:
@@ -151,14 +150,14 @@ class Follower:
             shard.advance(None)
         if shard.ended:
             shard.unsaved = True
-            self._looked = float("-inf")  # for its children
+            self._looked = float("-inf")  # to find its children
         return bool(records)
 
     def _process(self, shard: Shard, records: Sequence[Any]) -> None:
         outcome = self._aggregator.process(records, self._stream.label)
         if outcome.failed is not None:
             shard.rewind()
-            raise RateLimiterUnavailable(f"table {self._deliverer.table!r} does not take what was counted")
+            raise RateLimiterUnavailable(f"table {self._deliverer.table!r} does not accept usage")
         self._counts += outcome.counts
         self._latest = moment_of(records[-1])
         shard.idle = _IDLE_READS if self._latest is not None and self._latest > self._until else 0
@@ -181,5 +180,5 @@ class Follower:
 
 
 def _is_read(shard: Shard) -> bool:
-    """As far as can be known of one that is open."""
+    """Whether it is read to the end, as far as this can be known of an open shard."""
     return shard.ended or (shard.idle >= _IDLE_READS and not shard.closed)

@@ -1,4 +1,4 @@
-"""Everything an aggregator needs, opened by the store's URL; and the aggregator as a process."""
+"""Everything that an aggregator needs, opened by the store's URL; and the aggregator as a process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ...stores.dynamodb.deliver import Deliverer
 from ...stores.dynamodb.url import MAX_SHARDS, read_url
 from .archive import Archive
 from .batch import Aggregator, Counts
-from .follower import POLL_SECONDS, Follower, Report
-from .splitting import split_plan
-from .stream import Stream
-from .transport import Transport, client
+from .follower import POLL_SECONDS, Follower, OnProgress
+from .hot_buckets import split_plan
+from .stream import TableStream
+from .transport import BotoTransport, client
 from .windows import DEFAULT_RETENTION_DAYS
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Host:
-    """The table, the archive if there is a bucket for it, and the aggregator between them. Close it."""
+    """The table, the archive if it has a bucket, and the aggregator. Close it after use."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Host:
                 raise ValidationError(f"max_shards must be a power of two from 1 to {MAX_SHARDS}, not {max_shards!r}")
             settings = replace(settings, max_shards=max_shards)
         if archive_bucket is not None and not _BUCKET.fullmatch(archive_bucket):
-            raise ValidationError(f"archive bucket {archive_bucket!r} cannot be the name of an S3 bucket")
+            raise ValidationError(f"archive bucket {archive_bucket!r} is not the name of an S3 bucket")
         self.settings = settings
         self.deliverer = Deliverer(settings)
-        self._transport = Transport(settings)
+        self._transport = BotoTransport(settings)
         self._s3 = client(settings, "s3") if archive_bucket else None
         self.perform = self._transport.perform
         self.aggregator = Aggregator(
@@ -89,11 +89,13 @@ def follow(
     max_shards: int | None = None,
     once: bool = False,
     poll_seconds: float = POLL_SECONDS,
-    report: Report = lambda progress: None,
+    report: OnProgress = lambda progress: None,
 ) -> Counts:
-    """Aggregate until SIGTERM or SIGINT; `once`: what is there now. `report` hears of each round."""
+    """Aggregate until SIGTERM or SIGINT; with `once`, only what is in the stream now. `report` is called after each
+    round.
+    """
     with Host(url, archive_bucket=archive_bucket, retention_days=retention_days, max_shards=max_shards) as host:
-        stream = Stream(host.settings)
+        stream = TableStream(host.settings)
         try:
             follower = Follower(
                 host.aggregator, stream, host.deliverer, host.perform, poll_seconds=poll_seconds, report=report

@@ -1,4 +1,4 @@
-"""One line of JSON for each thing worth knowing. No line has a key, an entity or a value of the table in it."""
+"""The log: one line of JSON per event, without keys, entities or values of the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def log(level: int, event: str, **fields: object) -> None:
 
 
 def log_to_stdout() -> None:
-    """As a Lambda does: its own handler would put text before the line."""
+    """For a Lambda: its own handler would put text before the line."""
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))

@@ -1,7 +1,7 @@
-"""What a record of the table's stream says, as a Lambda gets it and as GetRecords gives it.
+"""Parsing the records of the table's stream, as a Lambda gets them and as GetRecords returns them.
 
-Both are the same but for spelling: a Lambda has seconds where GetRecords has a datetime, and `principalId` for
-`PrincipalId`. Where a record lands must not depend on who read it, so moments are cut to whole seconds.
+They differ only in spelling: a Lambda gets seconds where GetRecords has a datetime, and `principalId` instead of
+`PrincipalId`. The window of a record must not depend on the reader, so times are cut to whole seconds.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from datetime import datetime
 from typing import Any
 
 from ...stores.dynamodb import keys
-from ...stores.dynamodb.attributes import value_of, values_of
 from ...stores.dynamodb.exchange import Item
+from ...stores.dynamodb.items import value_of, values_of
 from ...stores.dynamodb.url import MAX_SHARDS
 from .windows import is_moment
 
 _PREFIX, _CONSUMED = "b_", "_tc"
-_DIGITS = 40  # of the longest sequence number
+_DIGITS = 40  # the length of the longest sequence number
 _LABEL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?Z?", re.ASCII)
 _LABEL_DIGITS = 17  # of 2024-01-01T00:00:00.000
-_MILLISECONDS = 10**11  # a moment from here on is not in seconds: that would be the year 5138
+_MILLISECONDS = 10**11  # from here on it is in milliseconds: in seconds it would be the year 5138
 _SERVICE = "dynamodb.amazonaws.com"
 
 
 class Unreadable(ValueError):
-    """A record that nobody will ever be able to read. It says what is wrong, never what is in it."""
+    """A record that can never be read. The message says what is wrong, without its contents."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record is.
+class StreamPosition:
+    """The position of a record.
 
-    `mark` orders all records of an item, also those of a later stream of the table or of one restored from a backup:
-    the moment the stream was created at, then the sequence number, both with leading zeros.
+    `mark` orders all records of an item, even across streams of the table or of one restored from a backup: the time at
+    which the stream was created, then the sequence number, both with leading zeros.
     """
 
     mark: str
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """An item before and after: how often it had been written, by the writers' clocks when, and its shards."""
+    """An item before and after a change: its number of writes, their times by the writers' clocks, and its shards."""
 
     before: int
     after: int
@@ -59,9 +59,9 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class BucketChange:
-    """An item of buckets was created or changed. `deltas`: millitokens consumed, by limit; none of them is zero."""
+    """An item of buckets was created or changed. `deltas`: millitokens consumed, by limit; never zero."""
 
-    place: Place
+    position: StreamPosition
     pk: str
     ns: str
     entity_id: str
@@ -73,17 +73,17 @@ class BucketChange:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredEvent:
-    """An audit event whose time was over."""
+    """An audit event that has expired."""
 
-    place: Place
+    position: StreamPosition
     ns: str
     values: Mapping[str, Any]
 
 
 def read_record(record: Any, label: str | None = None) -> BucketChange | ExpiredEvent | None:
-    """What happened, or None if that is of no interest here.
+    """The change in a record, or None if it does not matter here.
 
-    `label` of the stream, for records that do not name their stream themselves.
+    `label` of the stream, for records that do not have it.
     """
     body = _mapping(record, "dynamodb")
     found = _mapping(body, "Keys")
@@ -95,7 +95,7 @@ def read_record(record: Any, label: str | None = None) -> BucketChange | Expired
     if kind == "BUCKET" and sk == keys.STATE and event != "REMOVE":
         return _bucket_change(record, body, pk, label)
     if kind == "AUDIT" and not sk.startswith(keys.sk_audited("")) and event == "REMOVE" and _by_expiry(record):
-        return ExpiredEvent(_place(record, body, label), ns, _values(_mapping(body, "OldImage")))
+        return ExpiredEvent(_position(record, body, label), ns, _values(_mapping(body, "OldImage")))
     return None
 
 
@@ -132,11 +132,11 @@ def _bucket_change(record: Any, body: Mapping[str, Any], pk: str, label: str | N
         _number(new, "shard_count") or 1,
         _units(body, bool(old)),
     )
-    return BucketChange(_place(record, body, label), pk, ns, entity_id, resource, shard, _deltas(new, old), writes)
+    return BucketChange(_position(record, body, label), pk, ns, entity_id, resource, shard, _deltas(new, old), writes)
 
 
 def _deltas(new: Item, old: Item) -> dict[str, int]:
-    """A limit that left the item consumed nothing by that: only those that are there afterwards count."""
+    """A limit that was removed from the item consumed nothing by that: only limits in the new image count."""
     deltas: dict[str, int] = {}
     for name in new:
         if name.startswith(_PREFIX) and name.endswith(_CONSUMED) and len(name) > len(_PREFIX + _CONSUMED):
@@ -151,7 +151,7 @@ def _units(body: Mapping[str, Any], both_images: bool) -> int:
     return max(1, -(-size // (2048 if both_images else 1024))) if isinstance(size, int) else 1
 
 
-def _place(record: Any, body: Mapping[str, Any], label: str | None) -> Place:
+def _position(record: Any, body: Mapping[str, Any], label: str | None) -> StreamPosition:
     arn = record.get("eventSourceARN")
     if isinstance(arn, str):
         label = arn.rpartition("/stream/")[2]
@@ -159,7 +159,7 @@ def _place(record: Any, body: Mapping[str, Any], label: str | None) -> Place:
         raise Unreadable("eventSourceARN does not name a stream")
     created = re.sub(r"\D", "", label or "")[:_LABEL_DIGITS].ljust(_LABEL_DIGITS, "0")
     sequence = _sequence(body)
-    return Place(f"{created}.{sequence.zfill(_DIGITS)}", sequence, _moment(body))
+    return StreamPosition(f"{created}.{sequence.zfill(_DIGITS)}", sequence, _moment(body))
 
 
 def _sequence(body: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Performs what the plans ask for, with boto3. Many operations at once are many threads."""
+"""Runs plans with boto3. Operations that are sent at once each have a thread."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from ...core.errors import ValidationError
 from ...plan import Call, Sleep
 from ...stores.dynamodb.exchange import Exchange, Lost, MoreTime, Reply, Send
-from ...stores.dynamodb.url import Settings
+from ...stores.dynamodb.url import DynamoDBSettings
 
 _THREADS = 16
 TIMEOUT_SECONDS = 10
 
 
-def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
-    """boto3's client for a service where the table is."""
-    from ...stores.dynamodb import driver  # first: it says what to install if boto3 is missing
+def client(settings: DynamoDBSettings, service: str, *, attempts: int = 5) -> Any:
+    """A boto3 client for a service, with the table's region and endpoint."""
+    from ...stores.dynamodb import driver  # first, because its error says what to install if boto3 is missing
 
     options = driver.config_options(TIMEOUT_SECONDS) | {"retries": {"total_max_attempts": attempts, "mode": "standard"}}
     from boto3.session import Session
@@ -30,8 +30,8 @@ def client(settings: Settings, service: str, *, attempts: int = 5) -> Any:
         raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
 
 
-class Transport:
-    def __init__(self, settings: Settings) -> None:
+class BotoTransport:
+    def __init__(self, settings: DynamoDBSettings) -> None:
         self._client = client(settings, "dynamodb", attempts=1)
         self._threads = ThreadPoolExecutor(_THREADS, "headgate-aws")
 
@@ -40,14 +40,14 @@ class Transport:
             return list(self._threads.map(self._send, call.sends))
         if isinstance(call, Sleep):
             return time.sleep(call.seconds)
-        assert isinstance(call, MoreTime)  # each operation has its own
+        assert isinstance(call, MoreTime)  # each operation has its own deadline
         return None
 
     def _send(self, send: Send) -> Reply:
         from ...stores.dynamodb import driver
 
         reply = driver.sent(self._client, send, TIMEOUT_SECONDS)
-        # No deadline but that of each operation: what was lost may be sent again.
+        # There is no common deadline, so lost operations may be sent again.
         return reply._replace(late=False) if isinstance(reply, Lost) else reply
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
-"""Adding what was consumed to the usage items, each record exactly once, whatever comes twice.
+"""Adding what was consumed to the usage items, each record exactly once, even if it is delivered twice.
 
-A stream delivers a record at least once: a batch comes again, with other neighbours, or two aggregators read the same.
-But all records of one item of buckets come in the order of their sequence numbers, and no reader starts anywhere but
-at the beginning or where everything before has been counted. So one number says it all: a usage item keeps, for each
-shard of the buckets, the mark of the last record counted in it (`q_{shard}`), and what is not after that mark is left
-out. Count and mark are written together or not at all.
+A stream delivers a record at least once: a batch comes again, with other records around it, or two aggregators read the
+same. But the records of one item of buckets come in the order of their sequence numbers, and every reader starts at the
+beginning or where everything before was counted. So one number is enough: for each shard of the buckets, a usage item
+has the mark of the last record counted in it (`q_{shard}`), and records up to that mark are skipped. Count and mark are
+written together or not at all.
 
     first try    every q_ is absent, or before the first record     the usual case: nothing to read
-    then         every q_ is what the failed try has found          with the records after it
+    then         every q_ is what the failed try returned           with the records after it
 
-An update that was done although its reply was lost therefore fails when it is sent again, with nothing left to do.
+An update that succeeded although its reply was lost therefore fails when it is sent again, and nothing is left to do.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import NamedTuple
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Plan
 from ...stores.dynamodb import keys
-from ...stores.dynamodb.attributes import attribute
 from ...stores.dynamodb.deliver import Deliverer, Outcome
 from ...stores.dynamodb.exchange import Attributes, Failed, Item, Send
+from ...stores.dynamodb.items import attribute
 from .records import BucketChange
 from .windows import WINDOWS, kept_until, start_text, window_start
 
 USED = "u_"
 _MARK = "q_"
-# A condition may have 300 operators, and a shard needs four.
+# A condition has at most 300 operators, and a shard needs four.
 _SHARDS_AT_ONCE = 32
-# Each failed try but the first means that another aggregator got on.
+# Each failed try but the first means that another aggregator made progress.
 _TRIES = 20
-_NEVER = frozenset({"Validation"})  # too large a number or item: trying again is of no use
+_NEVER = frozenset({"Validation"})  # a number or item is too large: a retry cannot help
 
 
 class UsageKey(NamedTuple):
@@ -46,16 +46,18 @@ class UsageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageWrite:
-    """What to add to one usage item. `changes` of a shard are in order. `seen`: the marks found in it, if it was."""
+    """What to add to one usage item. The `changes` of a shard are in order. `seen`: the marks found in it, if it was
+    read.
+    """
 
     key: UsageKey
     changes: Sequence[BucketChange]
     seen: Mapping[int, str] | None = None
 
     def after(self, item: Item | None) -> UsageWrite:
-        """What of it is not in the item yet."""
+        """The part of it that is not in the item yet."""
         marks = {int(name[len(_MARK) :]): value["S"] for name, value in (item or {}).items() if name.startswith(_MARK)}
-        rest = [change for change in self.changes if change.place.mark > marks.get(change.shard, "")]
+        rest = [change for change in self.changes if change.position.mark > marks.get(change.shard, "")]
         return UsageWrite(self.key, rest, marks)
 
     def send(self, table: str, retention_days: int) -> Send:
@@ -76,8 +78,8 @@ class UsageWrite:
         first: dict[str, str] = {}
         for change in self.changes:
             mark = f"{_MARK}{change.shard}"
-            first.setdefault(mark, change.place.mark)
-            put[mark] = change.place.mark
+            first.setdefault(mark, change.position.mark)
+            put[mark] = change.position.mark
             for limit, delta in change.deltas.items():
                 add[USED + limit] = add.get(USED + limit, 0) + delta
         terms = _Terms()
@@ -107,7 +109,7 @@ class UsageWrite:
 
 
 class _Terms:
-    """Names and values of an expression: limits are named as users like, and some of our own names are reserved."""
+    """Names and values of an expression: limits can have any name, and some of our own names are reserved."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -127,29 +129,29 @@ class _Terms:
 
 
 def usage_writes(changes: Iterable[BucketChange]) -> list[UsageWrite]:
-    """One for each usage item that the changes belong to; for those of many shards more than one."""
+    """One for each usage item; more than one if the changes are of many shards."""
     gathered: dict[tuple[UsageKey, int], dict[tuple[int, str], BucketChange]] = {}
     for change in changes:
         if not change.deltas:
             continue
         for window in WINDOWS:
-            start = window_start(window, change.place.at)
+            start = window_start(window, change.position.at)
             key = UsageKey(change.ns, change.entity_id, change.resource, window, start)
             part = gathered.setdefault((key, change.shard // _SHARDS_AT_ONCE), {})
-            part[change.shard, change.place.mark] = change
+            part[change.shard, change.position.mark] = change
     return [UsageWrite(key, [part[place] for place in sorted(part)]) for (key, _), part in gathered.items()]
 
 
 @dataclass
 class Applied:
-    """`late`: changes that have to come again. `refused`: those that can never be counted."""
+    """`late`: changes that must be delivered again. `refused`: those that can never be counted."""
 
     writes: int = 0
     late: list[BucketChange] = field(default_factory=list)
     refused: list[BucketChange] = field(default_factory=list)
 
     def note(self, write: UsageWrite, outcome: Outcome) -> UsageWrite | None:
-        """What became of a write; what is left of it to be tried again, if anything is."""
+        """Note the outcome of a write. Returns what must be tried again, if anything."""
         if isinstance(outcome, RateLimiterUnavailable):
             self.late += write.changes
         elif not isinstance(outcome, Failed):

@@ -1,4 +1,4 @@
-"""The windows in which usage is counted: hours, days and months, all in UTC. Moments are whole seconds since 1970."""
+"""The windows in which usage is counted: hours, days and months, in UTC. Times are whole seconds since 1970."""
 
 from __future__ import annotations
 
@@ -11,25 +11,19 @@ DEFAULT_RETENTION_DAYS = 90
 _FEWEST_DAYS, _MOST_DAYS = 2, 3660
 _HOUR, _DAY = 3600, 86400
 _LAST_MOMENT = 253_370_764_799  # of the year 9998: the window after it can still be named
-# Windows that are few are kept longer than hours: a year of days to compare with, five of months.
+# Days and months are few, so they are kept longer than hours: for a year, and for five.
 _AT_LEAST_DAYS = {"hour": 0, "day": 400, "month": 5 * 366}
 
 
-def check_window(window: str) -> str:
-    if window not in WINDOWS:
-        raise ValidationError(f"window {window!r} is none: use one of {', '.join(WINDOWS)}")
-    return window
-
-
 def check_retention_days(days: int) -> int:
-    # A record of the stream may come again for a day: what it was counted in has to be there that long.
+    # A stream record may be delivered again for a day: its usage item must exist that long.
     if not isinstance(days, int) or not _FEWEST_DAYS <= days <= _MOST_DAYS:
         raise ValidationError(f"usage retention must be from {_FEWEST_DAYS} to {_MOST_DAYS} days, not {days!r}")
     return days
 
 
 def window_start(window: str, at: int) -> int:
-    """The first second of the window that a moment is in."""
+    """The first second of the window that a time is in."""
     if window == "month":
         moment = datetime.fromtimestamp(at, timezone.utc)
         return int(moment.replace(day=1, hour=0, minute=0, second=0).timestamp())
@@ -43,20 +37,8 @@ def next_start(window: str, start: int) -> int:
     return start + (_HOUR if window == "hour" else _DAY)
 
 
-def count_windows(window: str, start: int, end: int) -> int:
-    """How many windows there are from the one that `start` is in to the last that begins before `end`."""
-    count, at = 0, window_start(window, start)
-    while at < end:
-        count, at = count + 1, next_start(window, at)
-    return count
-
-
 def start_text(start: int) -> str:
     return datetime.fromtimestamp(start, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def read_start(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
 
 
 def is_moment(at: int) -> bool:
@@ -64,5 +46,5 @@ def is_moment(at: int) -> bool:
 
 
 def kept_until(window: str, start: int, retention_days: int) -> int:
-    """When a window's usage may be forgotten."""
+    """When a window's usage may be deleted."""
     return next_start(window, start) + max(retention_days, _AT_LEAST_DAYS[window]) * _DAY

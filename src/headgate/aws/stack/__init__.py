@@ -1,16 +1,16 @@
-"""The stack on AWS: its template, the code of its functions, and how it is deployed, looked at and deleted."""
+"""The AWS stack: its template, the code of its functions, deploying, examining and deleting it."""
 
+from .cloudformation import StackEvent
 from .errors import StackError, StackFailed, StackNotFound
-from .events import StackEvent
-from .migrate import MigrationRefused, migrate_table
 from .options import StackOptions
 from .package import Package, build_package, export_lambda
-from .stack import Deleted, Deployed, Stack
+from .stack import DeletedStack, Deployed, Stack
 from .status import StackStatus
+from .table import MigrationRefused, migrate_table
 from .template import template, to_yaml
 
 __all__ = [
-    "Deleted",
+    "DeletedStack",
     "Deployed",
     "MigrationRefused",
     "Package",

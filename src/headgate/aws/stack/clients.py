@@ -1,4 +1,4 @@
-"""AWS as far as the stack needs it: clients of one account and region, and their errors in our words."""
+"""Clients of AWS services for one account and region, and clear messages for their errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STRANGERS = {
 
 
 class Aws:
-    """What is None comes from the AWS configuration: the environment, a file, or the machine's role.
+    """None means the AWS configuration: the environment, a file, or the role of the machine.
 
-    `keys`: an access key and its secret, instead of all that.
+    `keys`: an access key and its secret, instead of the configuration.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Aws:
             access_key, secret = keys or (None, None)
             self._session = Session(access_key, secret, region_name=region, profile_name=profile)
         if not self._session.region_name:
-            raise ValidationError("no region is given: use region (--region eu-west-1), or set AWS_DEFAULT_REGION")
+            raise ValidationError("no region: pass region (--region eu-west-1), or set AWS_DEFAULT_REGION")
         self.region: str = self._session.region_name
 
     def client(self, service: str) -> Any:
@@ -61,7 +61,7 @@ class Aws:
                     self._clients[service] = self._session.client(
                         service, endpoint_url=self.endpoint_url, config=self._config
                     )
-            except ValueError as error:  # also that of `translated`, whose words are kept
+            except ValueError as error:  # also from `translated`, whose message is kept
                 raise ValidationError(str(error)) from None
         return self._clients[service]
 
@@ -76,7 +76,7 @@ class Aws:
 
 
 def code_of(error: Exception) -> str:
-    """AWS's own name for what it refused with; empty if it did not answer."""
+    """AWS's error code; empty if there was no reply."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
@@ -88,7 +88,7 @@ def message_of(error: Exception) -> str:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What boto3 raises, in words that say what to do."""
+    """Turn what boto3 raises into errors that say what to do."""
     from botocore import exceptions
 
     try:
@@ -102,7 +102,7 @@ def translated() -> Iterator[None]:
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise RateLimiterUnavailable(f"AWS does not answer: {shown_url(str(error))}") from error
     except exceptions.BotoCoreError as error:
-        raise ValidationError(f"AWS cannot be used so: {error}") from None
+        raise ValidationError(f"AWS cannot be used with this configuration: {error}") from None
 
 
 def _refused(error: Any) -> StackError:

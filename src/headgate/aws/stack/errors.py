@@ -1,26 +1,26 @@
-"""What can go wrong with a stack."""
+"""The errors of a stack."""
 
 from __future__ import annotations
 
 from ...core.errors import HeadgateError
 
 _ENDS = {
-    "DELETE_COMPLETE": "could not be created, and nothing is left of it",
-    "UPDATE_ROLLBACK_COMPLETE": "could not be updated, and is as it was",
+    "DELETE_COMPLETE": "could not be created, and was removed",
+    "UPDATE_ROLLBACK_COMPLETE": "could not be updated, and is as before",
     "DELETE_FAILED": "could not be deleted",
 }
 
 
 class StackError(HeadgateError):
-    """AWS refused, or the stack is not in a state for what was asked."""
+    """AWS refused the request, or the state of the stack does not allow it."""
 
 
 class StackNotFound(StackError, LookupError):
-    """There is no stack of this name."""
+    """There is no stack with this name."""
 
 
 class StackFailed(StackError):
-    """CloudFormation could not do it. `resource` failed first, because of `reason`; `status` is the stack's own now."""
+    """CloudFormation failed. `resource` failed first, with `reason`; `status` is the stack's status now."""
 
     def __init__(self, name: str, status: str, resource: str, reason: str) -> None:
         super().__init__(name, status, resource, reason)

@@ -1,4 +1,4 @@
-"""What can be chosen about a stack. One list: of it are made the template's parameters and the command's options."""
+"""The options of a stack. The template's parameters and the command's options are made from this one list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the template. `kind` is bool, int or str; an empty string stands for none."""
+    """A parameter of the template. `kind` is bool, int or str; an empty string means none."""
 
     name: str
     kind: type
@@ -37,7 +37,7 @@ class Parameter:
             raise ValidationError(f"{option} {value!r} is not allowed: {self.rule}")
 
     def spelled(self, value: Any) -> str:
-        """As CloudFormation takes it: it has only text."""
+        """As CloudFormation takes it: text only."""
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def read(self, text: str) -> bool | int | str:
@@ -46,7 +46,7 @@ class Parameter:
         return int(text) if self.kind is int else text
 
     def definition(self) -> dict[str, Any]:
-        """As it stands in the template."""
+        """Its definition in the template."""
         number = self.kind is int
         made: dict[str, Any] = {
             "Type": "Number" if number else "String",
@@ -65,7 +65,7 @@ class Parameter:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """True is an int to isinstance, and not to whoever counts days."""
+    """isinstance accepts True as an int, which is wrong here."""
     return type(value) is kind
 
 
@@ -75,19 +75,19 @@ def _option(*args: Any, **kwargs: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """What is None stays as it is in a stack that exists, and is the default in a new one."""
+    """None keeps the setting of an existing stack, and is the default in a new one."""
 
     point_in_time_recovery: bool | None = _option(
-        "PointInTimeRecovery", bool, True, "Keep 35 days of backups of the table, to the second."
+        "PointInTimeRecovery", bool, True, "Keep continuous backups of the table for 35 days."
     )
     deletion_protection: bool | None = _option(
-        "DeletionProtection", bool, False, "Refuse to delete the table, and so the stack, until this is off again."
+        "DeletionProtection", bool, False, "Refuse to delete the table, and so the stack, while this is on."
     )
     kms_key_arn: str | None = _option(
         "KmsKeyArn",
         str,
         "",
-        "Encrypt the table with this key of yours. Without one, DynamoDB uses its own, at no cost.",
+        "Encrypt the table with your own key. Without one, DynamoDB uses its own, at no cost.",
         pattern=r"(|arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+)",
         rule="it is the ARN of a key, like arn:aws:kms:eu-west-1:123456789012:key/...",
     )
@@ -103,14 +103,14 @@ class StackOptions:
         "MaxShards",
         int,
         64,
-        "How many items the aggregator may spread a hot bucket over, at most.",
+        "The most items that the aggregator splits a hot bucket over.",
         allowed=(1, 2, 4, 8, 16, 32, 64),
     )
     usage_retention_days: int | None = _option(
         "UsageRetentionDays", int, 90, "How long usage by the hour is kept.", least=1, most=3660
     )
     archive: bool | None = _option(
-        "Archive", bool, True, "Keep audit events that expire in the table, in an S3 bucket."
+        "Archive", bool, True, "Archive audit events that expire in the table to an S3 bucket."
     )
     archive_glacier_days: int | None = _option(
         "ArchiveGlacierDays", int, 90, "When archived events move to Glacier, in days.", least=1, most=3650
@@ -120,13 +120,13 @@ class StackOptions:
     )
     memory_mb: int | None = _option("MemoryMB", int, 256, "Memory of each function.", least=128, most=10_240)
     batch_size: int | None = _option(
-        "BatchSize", int, 200, "How many stream records the aggregator gets at once, at most.", least=1, most=10_000
+        "BatchSize", int, 200, "The most stream records that the aggregator gets at once.", least=1, most=10_000
     )
     batch_window_seconds: int | None = _option(
         "BatchWindowSeconds",
         int,
         2,
-        "How long the aggregator waits for a batch to fill: longer costs less, shorter counts sooner.",
+        "How long the aggregator waits for a batch to fill. Longer costs less; shorter counts sooner.",
         least=0,
         most=300,
     )
@@ -137,7 +137,7 @@ class StackOptions:
         "Retries",
         int,
         -1,
-        "How often a failing batch is tried again before the queue gets it; -1 is until its records are 23 hours old.",
+        "How often a failing batch is retried before it goes to the queue; -1: until its records are 23 hours old.",
         least=-1,
         most=10_000,
     )
@@ -147,12 +147,12 @@ class StackOptions:
     log_retention_days: int | None = _option(
         "LogRetentionDays", int, 30, "How long the logs of the functions are kept.", allowed=_LOG_DAYS
     )
-    alarms: bool | None = _option("Alarms", bool, True, "Make the alarms.")
+    alarms: bool | None = _option("Alarms", bool, True, "Create the alarms.")
     alarm_topic_arn: str | None = _option(
         "AlarmTopicArn",
         str,
         "",
-        "Tell this SNS topic when an alarm goes off and when it is over.",
+        "Notify this SNS topic when an alarm goes off and when it ends.",
         pattern=r"(|arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+)",
         rule="it is the ARN of a topic, like arn:aws:sns:eu-west-1:123456789012:pager",
     )
@@ -160,7 +160,7 @@ class StackOptions:
         "AlarmEmail",
         str,
         "",
-        "Make an SNS topic for the alarms and send it to this address, which has to confirm.",
+        "Create an SNS topic that sends the alarms to this address, which must confirm.",
         pattern=r"(|[^\s@]+@[^\s@]+)",
         rule="it is an e-mail address",
     )
@@ -168,7 +168,7 @@ class StackOptions:
         "PermissionsBoundaryArn",
         str,
         "",
-        "The permissions boundary of the functions' roles, where an organisation demands one.",
+        "The permissions boundary of the functions' roles, if your organisation requires one.",
         pattern=r"(|arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/.+)",
         rule="it is the ARN of a policy, like arn:aws:iam::123456789012:policy/boundary",
     )
@@ -179,10 +179,10 @@ class StackOptions:
             if value is not None:
                 parameter.check(option, value)
         if self.alarm_topic_arn and self.alarm_email:
-            raise ValidationError("alarm_topic_arn and alarm_email are both given: alarms are told to one of them")
+            raise ValidationError("pass alarm_topic_arn or alarm_email, not both")
 
     def given(self) -> dict[str, str]:
-        """Parameters of the template that were chosen, by name."""
+        """The parameters of the template that were chosen, by name."""
         chosen = ((parameter, getattr(self, option)) for option, parameter in parameters())
         return {parameter.name: parameter.spelled(value) for parameter, value in chosen if value is not None}
 
@@ -194,7 +194,7 @@ def parameters() -> Iterator[tuple[str, Parameter]]:
 
 
 def check_together(values: Mapping[str, str]) -> None:
-    """What one parameter alone cannot say. `values` is what a stack is about to have."""
+    """Check parameters that depend on each other. `values` are those the stack will have."""
     glacier, expire = int(values["ArchiveGlacierDays"]), int(values["ArchiveExpireDays"])
     if glacier >= expire:
         raise ValidationError(
@@ -202,6 +202,6 @@ def check_together(values: Mapping[str, str]) -> None:
         )
     if values["AlarmTopicArn"] and values["AlarmEmail"]:
         raise ValidationError(
-            f"alarms are told to the topic {values['AlarmTopicArn']!r} and to {values['AlarmEmail']!r}: "
+            f"alarms would go to both the topic {values['AlarmTopicArn']!r} and {values['AlarmEmail']!r}: "
             'set one of alarm_topic_arn and alarm_email to ""'
         )

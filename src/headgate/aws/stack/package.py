@@ -1,6 +1,7 @@
-"""The code of the functions: of headgate what they import, and nothing else. boto3 is there already.
+"""The code of the functions: only those modules of headgate that they import. Lambda provides boto3.
 
-Found by reading the sources, imports inside functions too: what is imported only on a bad day has to be there on it.
+The modules are found by reading the sources, including imports inside functions, because a rarely used import must be
+there when it is needed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ...core.errors import ValidationError
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT.name
 START = "aws.handlers"
-_PARTS = ("body", "orelse", "handlers", "finalbody", "cases")  # of a statement, with statements in them
+_PARTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the parts of a statement that contain statements
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Package:
-    """`digest` is of the contents: the same sources have the same, however they were compressed."""
+    """`digest` is of the contents: it does not depend on the compression."""
 
     data: bytes
     digest: str
@@ -32,7 +33,7 @@ class Package:
 
 
 def build_package() -> Package:
-    """The same bytes for the same sources."""
+    """The package. The same sources give the same bytes."""
     files = _files()
     digest = hashlib.sha256()
     made = io.BytesIO()
@@ -40,7 +41,7 @@ def build_package() -> Package:
         for name, content in files.items():
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
             entry = zipfile.ZipInfo(name, _EARLIEST)
-            entry.create_system = 3  # as on Unix, wherever it is made
+            entry.create_system = 3  # as on Unix, on every system
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
@@ -65,7 +66,7 @@ def _files() -> Mapping[str, bytes]:
 
 
 def modules() -> dict[str, Path]:
-    """Every module of headgate that the functions may import, by its name without `headgate.`; "" is the package."""
+    """All modules of headgate that the functions may import, by name without `headgate.`; "" is the package itself."""
     found: dict[str, Path] = {}
     waiting = [START]
     while waiting:
@@ -106,7 +107,7 @@ def _imported(name: str, path: Path) -> Iterator[str]:
 
 
 def _from(node: ast.ImportFrom, package: str) -> str | None:
-    """The module that something is imported from, if it is one of headgate's."""
+    """The module of headgate that something is imported from; None for other packages."""
     if not node.level:
         return _inside(node.module) if node.module and _is_ours(node.module) else None
     parts = package.split(".") if package else []
@@ -115,7 +116,7 @@ def _from(node: ast.ImportFrom, package: str) -> str | None:
 
 
 def _running(tree: ast.Module) -> Iterator[ast.AST]:
-    """All statements that run: what is imported for type checkers does not."""
+    """All statements that run: imports for type checkers do not."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

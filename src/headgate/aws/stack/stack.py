@@ -1,4 +1,4 @@
-"""A stack: made, changed, deleted. What it looks like is in `status`."""
+"""A stack: deploying, updating and deleting it. Its status is in status.py."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ...core.errors import ValidationError
-from ...stores.dynamodb.namespaces import Namespace
-from .archive import remove_bucket
+from ...stores.dynamodb.namespaces import RegisteredNamespace
 from .clients import Aws
-from .code import CodeBucket
+from .cloudformation import CloudFormationStack, OnEvent, outputs_of, parameters_of
 from .errors import StackError, StackFailed, StackNotFound
-from .events import OnEvent
-from .formation import Formation, outputs_of, parameters_of
 from .options import StackOptions, check_together
-from .registry import Registry
+from .s3 import CodeBucket, remove_bucket
 from .status import StackStatus, read_status
-from .table import is_protected, settle_table
+from .table import Registry, is_protected, settle_table
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{2,47}")
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """`action` is created, updated or unchanged; `namespace` the one that was registered, if any."""
+    """`action` is created, updated or unchanged; `namespace` is the one that was registered, if any."""
 
     name: str
     action: str
@@ -41,7 +38,7 @@ class Deployed:
 
 
 @dataclass(frozen=True)
-class Deleted:
+class DeletedStack:
     """`kept_bucket`: the archive, which outlives its stack."""
 
     name: str
@@ -55,8 +52,8 @@ class Deleted:
 class Stack:
     """The stack `name`, whose table has the same name.
 
-    What is not given of region, profile and keys (an access key and its secret) is left to the AWS configuration.
-    `on_event` of its methods is called with each StackEvent as it comes.
+    Region, profile and keys (an access key and its secret) come from the AWS configuration if not given. The methods
+    call `on_event` with each StackEvent.
     """
 
     def __init__(
@@ -75,7 +72,7 @@ class Stack:
         self.name = name
         self._profile = profile
         self._aws = Aws(region, profile, endpoint_url, keys)
-        self._formation = Formation(self._aws, name)
+        self._formation = CloudFormationStack(self._aws, name)
 
     def __enter__(self) -> Stack:
         return self
@@ -90,7 +87,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """Of the store, for limiters."""
+        """The URL of the store, for limiters."""
         options = {"region": self._aws.region}
         if self._aws.endpoint_url:
             options["endpoint_url"] = self._aws.endpoint_url
@@ -108,34 +105,40 @@ class Stack:
         code_bucket: str | None = None,
         on_event: OnEvent = lambda event: None,
     ) -> Deployed:
-        """Make the stack, or bring the one there is up to date.
+        """Create the stack, or update it.
 
-        `namespace` is registered, and the policies are for it alone; with "" they are for the whole table again. A new
-        stack is so, with "default" registered. Without `functions` nothing counts usage, unless
-        `headgate aws aggregate` runs somewhere.
+        `namespace` is registered, and the policies are restricted to it; with "" they are for the whole table again. A
+        new stack has policies for the whole table, and registers "default". Without `functions`, usage is only counted
+        from the stream if `headgate aws aggregate` runs somewhere.
         """
         options = options or StackOptions()
         if namespace is not None and options.namespace_id is not None:
-            raise ValidationError("namespace and namespace_id are both given: the one has the other")
+            raise ValidationError("pass namespace or namespace_id, not both")
         stack = self._formation.cleared(on_event)
-        values = parameters_of(stack) | options.given()
-        if namespace is not None:
-            # In a new stack there is no table yet to register it in.
-            values["NamespaceId"] = self._register(namespace).id if namespace and stack else ""
+        values = self._values(stack, options, namespace)
         bucket = CodeBucket(self._aws, self.name, code_bucket or values["CodeBucket"])
-        if functions is None:
-            functions = stack is None or values["CodeKey"] != ""
-        values |= bucket.parameters(upload=functions)
+        values |= bucket.parameters(upload=_has_functions(stack, values) if functions is None else functions)
         check_together(values)
         action = self._bring(stack, values, tags, bucket, on_event)
         registered = self._settle(namespace, values)
         if namespace and registered and stack is None:
             self._formation.bring(self._existing(), values | {"NamespaceId": registered.id}, tags, on_event)
+        return self._deployed(action, registered)
+
+    def _values(self, stack: Mapping[str, Any] | None, options: StackOptions, namespace: str | None) -> dict[str, str]:
+        """The parameters that the stack will have."""
+        values = parameters_of(stack) | options.given()
+        if namespace is not None:
+            # In a new stack there is no table yet to register it in.
+            values["NamespaceId"] = self._register(namespace).id if namespace and stack else ""
+        return values
+
+    def _deployed(self, action: str, registered: RegisteredNamespace | None) -> Deployed:
         name, namespace_id = (None, None) if registered is None else (registered.name, registered.id)
         return Deployed(self.name, action, self.url, name, namespace_id, self.outputs())
 
     def update(self, options: StackOptions | None = None, **more: Any) -> Deployed:
-        """As `deploy`, but the stack has to be there already."""
+        """Like `deploy`, but the stack must exist."""
         self._existing()
         return self.deploy(options, **more)
 
@@ -145,8 +148,8 @@ class Stack:
     def outputs(self) -> dict[str, str]:
         return outputs_of(self._existing())
 
-    def delete(self, *, delete_archive: bool = False, on_event: OnEvent = lambda event: None) -> Deleted:
-        """Delete it with its table. The archive of audit events stays, unless that is to go too."""
+    def delete(self, *, delete_archive: bool = False, on_event: OnEvent = lambda event: None) -> DeletedStack:
+        """Delete the stack with its table. The archive of audit events stays, unless `delete_archive`."""
         stack = self._existing()
         if is_protected(self._aws, self.name):
             raise StackError(
@@ -160,7 +163,7 @@ class Stack:
             CodeBucket(self._aws, self.name, before["CodeBucket"]).clean_up()
         if archive and delete_archive:
             remove_bucket(self._aws, archive)
-        return Deleted(self.name, None if delete_archive else archive, archive if delete_archive else None)
+        return DeletedStack(self.name, None if delete_archive else archive, archive if delete_archive else None)
 
     def _existing(self) -> dict[str, Any]:
         stack = self._formation.described()
@@ -171,7 +174,7 @@ class Stack:
             )
         return stack
 
-    def _register(self, namespace: str) -> Namespace:
+    def _register(self, namespace: str) -> RegisteredNamespace:
         return Registry(self._aws, self.name).register(namespace)
 
     def _bring(
@@ -192,7 +195,12 @@ class Stack:
             bucket.clean_up(but=values["CodeKey"])
         return action
 
-    def _settle(self, namespace: str | None, values: Mapping[str, str]) -> Namespace | None:
-        """What is not CloudFormation's to do, or not done by every engine that has it."""
+    def _settle(self, namespace: str | None, values: Mapping[str, str]) -> RegisteredNamespace | None:
+        """What CloudFormation cannot do, or what not every engine does."""
         settle_table(self._aws, self.name, backups=values["PointInTimeRecovery"] == "true")
         return self._register(namespace or "default") if namespace or not values["NamespaceId"] else None
+
+
+def _has_functions(stack: Mapping[str, Any] | None, values: Mapping[str, str]) -> bool:
+    """By default, a new stack has functions, and an existing one stays as it is."""
+    return stack is None or values["CodeKey"] != ""

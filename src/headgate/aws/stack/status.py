@@ -1,4 +1,4 @@
-"""How a stack is doing: one look at everything it consists of."""
+"""The status of a stack and everything in it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ...core.errors import HeadgateError
-from ...stores.dynamodb.versions import SCHEMA
+from ...stores.dynamodb.table import SCHEMA
 from .clients import Aws, code_of, translated
-from .registry import Registry
-from .table import describe, expires, is_backed_up
+from .table import Registry, describe, expires, is_backed_up
 from .template import alarms as alarm_parts
 from .template.functions import AGGREGATOR, RECONCILER
 from .template.storage import DEAD_LETTERS
 
 LOOK_BACK_HOURS = 24
 _LOG_STREAMS, _LOG_EVENTS = 3, 500
-_TELLS_OF_AN_ERROR = re.compile(r"ERROR|Error\b|Exception\b|Task timed out")
+_ERROR_LINE = re.compile(r"ERROR|Error\b|Exception\b|Task timed out")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class FunctionStatus:
 
     name: str
     state: str
-    runs: str  # when it runs, and whether it does
+    runs: str  # when it runs, and whether it is enabled
     invocations: int
     errors: int
     last_error: str
@@ -133,7 +132,7 @@ def _problems_of(name: str, table: TableStatus) -> list[str]:
 
 
 def _parts(aws: Aws, name: str) -> dict[str, str]:
-    """Physical names by those in the template."""
+    """Physical names by the names in the template."""
     with translated():
         found = aws.client("cloudformation").describe_stack_resources(StackName=name)["StackResources"]
     return {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found if each.get("PhysicalResourceId")}
@@ -162,7 +161,7 @@ def _registry(aws: Aws, name: str) -> tuple[int | None, list[str]]:
         registry = Registry(aws, name)
         layout = registry.layout()
         return layout, [namespace.name for namespace in registry.namespaces()] if layout == SCHEMA else []
-    except HeadgateError:  # a table that is being made, or that one may describe but not read
+    except HeadgateError:  # the table is being created, or may be described but not read
         return None, []
 
 
@@ -211,7 +210,7 @@ def _sum(aws: Aws, function: str, metric: str) -> int:
 
 
 def _last_error(aws: Aws, function: str) -> str:
-    """The last line that tells of one, if it is among the latest."""
+    """The last line with an error, if it is among the latest."""
     logs, group = aws.client("logs"), f"/aws/lambda/{function}"
     try:
         streams = logs.describe_log_streams(
@@ -222,7 +221,7 @@ def _last_error(aws: Aws, function: str) -> str:
                 logGroupName=group, logStreamName=stream["logStreamName"], limit=_LOG_EVENTS, startFromHead=False
             )["events"]
             for event in reversed(found):
-                if _TELLS_OF_AN_ERROR.search(event["message"]):
+                if _ERROR_LINE.search(event["message"]):
                     return str(event["message"]).strip().partition("\n")[0]
     except logs.exceptions.ClientError as error:
         if code_of(error) != "ResourceNotFoundException":

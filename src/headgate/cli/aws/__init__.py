@@ -1,4 +1,4 @@
-"""`headgate aws`. What it does is imported when it is asked for: the other commands do without."""
+"""`headgate aws`. Its commands are imported on first use, because the other commands do not need them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import click
 
-from ..command import Group
+from ..command import CliGroup
 
 
-class LazyGroup(Group):
+class LazyGroup(CliGroup):
     @property
     def commands(self) -> MutableMapping[str, click.Command]:
         if not self._loaded:
-            from .commands import COMMANDS
-
-            self._loaded.update(COMMANDS)
+            self._loaded.update({str(command.name): command for command in _commands()})
         return self._loaded
 
     @commands.setter
@@ -24,9 +22,20 @@ class LazyGroup(Group):
         self._loaded: dict[str, Any] = dict(given)
 
 
+def _commands() -> tuple[click.Command, ...]:
+    """In the order in which they are worth reading."""
+    from .aggregate import aggregate
+    from .deploy import delete, deploy, export_lambda, template, update
+    from .migrate import migrate
+    from .sandbox import sandbox
+    from .status import status
+
+    return deploy, status, update, delete, template, export_lambda, aggregate, migrate, sandbox
+
+
 @click.group(cls=LazyGroup)
 def aws() -> None:
-    """Run headgate on AWS: a stack with the table and what works behind it.
+    """Run headgate on AWS: a stack with the table and the functions behind it.
 
     Try it without an account: `headgate aws sandbox up`.
     """

@@ -1,4 +1,4 @@
-"""The same on a terminal: what is done scrolls by, and what is being done stays below it."""
+"""Progress on a terminal: finished steps scroll by, and running ones stay below them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.text import Text
 
 from ...aws.stack import StackEvent
 from ..output import printable
-from .progress import Progress, Steps, said
+from .progress import StackProgress, Steps, said
 
 _SHOWN = 6
 
 
-class LiveProgress(Progress):
+class LiveProgress(StackProgress):
     def __init__(self) -> None:
         self._steps = Steps()
         self._spinner = Spinner("dots", style="cyan")
@@ -29,7 +29,7 @@ class LiveProgress(Progress):
             transient=True,
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> StackProgress:
         self._live.__enter__()
         return self
 

@@ -1,4 +1,4 @@
-"""What CloudFormation is doing, on standard error: live on a terminal, else a line for each thing that is done."""
+"""CloudFormation's progress, on standard error: live on a terminal, otherwise a line for each finished step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DONE = {"CREATE": "created", "UPDATE": "updated", "DELETE": "deleted", "IMPORT"
 _DOING = {"CREATE": "creating", "UPDATE": "updating", "DELETE": "deleting", "IMPORT": "importing"}
 
 
-def progress(as_json: bool) -> Progress:
+def progress(as_json: bool) -> StackProgress:
     """Use it as a context, and as `on_event`."""
     if as_json:
-        return Progress()
+        return StackProgress()
     if sys.stderr.isatty():
         from .live import LiveProgress  # rich is slow to import
 
@@ -30,18 +30,18 @@ def progress(as_json: bool) -> Progress:
 
 @contextmanager
 def goes_on(name: str) -> Iterator[None]:
-    """Whoever stops looking does not stop CloudFormation."""
+    """Ctrl-C stops the command, not CloudFormation."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"the stack goes on by itself: `headgate aws status --name {name}` shows how", err=True)
+        click.echo(f"CloudFormation continues: `headgate aws status --name {name}` shows the result", err=True)
         raise
 
 
-class Progress:
-    """Says nothing."""
+class StackProgress:
+    """Shows nothing."""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> StackProgress:
         return self
 
     def __exit__(
@@ -54,7 +54,7 @@ class Progress:
 
 
 class Steps:
-    """What is under way, and what has come to an end and how long it took."""
+    """The steps that are running, and how many have ended."""
 
     def __init__(self) -> None:
         self.doing: dict[str, tuple[str, float]] = {}
@@ -62,7 +62,7 @@ class Steps:
         self.began = time.monotonic()
 
     def take(self, event: StackEvent) -> float | None:
-        """The seconds it took, if this is the end of it."""
+        """The seconds a step took, if this event ends it."""
         if event.status.endswith("_IN_PROGRESS"):
             self.doing.setdefault(event.resource, (doing(event), time.monotonic()))
             return None
@@ -71,7 +71,7 @@ class Steps:
         return time.monotonic() - began
 
 
-class LineProgress(Progress):
+class LineProgress(StackProgress):
     def __init__(self) -> None:
         self._steps = Steps()
 
@@ -83,7 +83,7 @@ class LineProgress(Progress):
 
 
 def said(event: StackEvent) -> str:
-    """A status in one word, or with the reason if it is a bad one."""
+    """The status in one word, or with the reason of a failure."""
     verb, _, rest = event.status.partition("_")
     if event.failed:
         return f"failed: {event.reason}"

@@ -6,31 +6,31 @@ import click
 
 from ...aws.stack import StackStatus
 from ...aws.stack.status import FunctionStatus, TableStatus
-from ..command import Command
+from ..command import CliCommand
 from ..errors import REFUSED
-from ..output import Table, answer, answer_json, number
-from .place import Place, place_options
+from ..output import TextTable, answer, answer_json, number
+from .target import StackTarget, target_options
 
 _NAMESPACES = 5
 
 
 @click.command(
-    cls=Command,
-    short_help="Show how the stack is doing.",
+    cls=CliCommand,
+    short_help="Show the status of the stack.",
     examples=["headgate aws status", "headgate aws status --name limits --json"],
 )
-@place_options
-def status(place: Place) -> int | None:
-    """Show how the stack is doing: its table, its functions, what they failed at, and the alarms.
+@target_options
+def status(target: StackTarget) -> int | None:
+    """Show the status of the stack: its table, its functions and their last errors, and the alarms.
 
-    The exit code is 1 if something is wrong with it.
+    The exit code is 1 if something is wrong.
     """
-    with place.stack() as stack:
+    with target.stack() as stack:
         found = stack.status()
-    if place.as_json:
+    if target.as_json:
         answer_json(found.as_dict())
     else:
-        answer(_headline(found), Table(["", ""], [row for row in _rows(found) if row[1]]))
+        answer(_headline(found), TextTable(["", ""], [row for row in _rows(found) if row[1]]))
         for problem in found.problems:
             answer(f"problem: {problem}")
     return REFUSED if found.problems else None

@@ -1,1 +1,1 @@
-"""`headgate demo`: several processes hammer one limit, and none of it is oversold."""
+"""`headgate demo`: several processes use the same limits at full speed, and none is oversold."""

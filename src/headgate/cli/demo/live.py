@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..drawing import bar, console, empty_table
 from ..output import number
-from ..tables import bar, console
-from .state import LimitState, State, WorkerState
+from .state import DemoState, LimitState, WorkerState
 from .view import Rates, View
 
 _BAR_WIDTH = 18
@@ -39,19 +38,19 @@ class LiveView(View):
     def note(self, text: str) -> None:
         self._note = text
 
-    def frame(self, state: State) -> None:
+    def frame(self, state: DemoState) -> None:
         self._rates.add(state)
         self._live.update(self._drawn(state), refresh=True)
 
-    def last_frame(self, state: State) -> None:
-        self._note = ""  # the summary below says it again
+    def last_frame(self, state: DemoState) -> None:
+        self._note = ""  # the summary repeats it
         self.frame(state)
 
-    def _drawn(self, state: State) -> RenderableType:
+    def _drawn(self, state: DemoState) -> RenderableType:
         note: list[RenderableType] = ["", Text(self._note, style="yellow")] if self._note else []
         return Group(self._head(state), "", self._workers(state), "", _limits(state), *note)
 
-    def _head(self, state: State) -> RenderableType:
+    def _head(self, state: DemoState) -> RenderableType:
         head = Table.grid(padding=(0, 2, 0, 0))
         elapsed = min(state.seconds, self._seconds)
         clock = f"{elapsed:.0f} of {self._seconds:g} s" if state.decisions else "starting"
@@ -60,8 +59,8 @@ class LiveView(View):
         )
         return head
 
-    def _workers(self, state: State) -> Table:
-        table = _table("worker", ">pid", ">admitted", ">refused", ">decisions/s", "share")
+    def _workers(self, state: DemoState) -> Table:
+        table = empty_table(["worker", ">pid", ">admitted", ">refused", ">decisions/s", "share"], gap=2, no_wrap=True)
         for worker in state.workers:
             table.add_row(*self._worker(worker, state.admitted), style="dim" if worker.killed else "")
         table.add_section()
@@ -75,8 +74,8 @@ class LiveView(View):
         return [*counts, bar(worker.admitted / max(1, admitted), _BAR_WIDTH)]
 
 
-def _limits(state: State) -> Table:
-    table = _table("all workers together", ">admitted", ">limit", ">oversold", "")
+def _limits(state: DemoState) -> Table:
+    table = empty_table(["all workers together", ">admitted", ">limit", ">oversold", ""], gap=2, no_wrap=True)
     for limit in state.limits:
         table.add_row(*_limit(limit))
     return table
@@ -91,10 +90,3 @@ def _limit(state: LimitState) -> list[RenderableType]:
         Text(number(state.oversold), style=style),
         bar(state.admitted / max(1, state.allowed), _NARROW_BAR_WIDTH),
     ]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
-    return table

@@ -1,4 +1,4 @@
-"""What the demo knows at a moment. Reading it costs the workers nothing."""
+"""The counts of the workers at a moment, compared with the limits; and the result of a demo."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.limit import Limit
-from .counters import ADMITTED, ASKING, COSTS, FIRST_MS, LAST_MS, REFUSED
 
 RPM = Limit.per_minute("rpm", 3_000, burst=100)
 TPM = Limit.per_minute("tpm", 600_000, burst=20_000)
-# Refuses nobody and refills by nothing that counts: what is missing from it is what the store has given out.
+# Refuses nothing, and its refill is negligible: what is missing from it is what the store has granted.
 CALLS = Limit.custom("calls", 10**9, 0.001, 366 * 24 * 3_600)
+
+COSTS = (100, 200, 300)
+"""What a call may cost, in tokens. Calls of each cost are counted separately, so one number gives calls and tokens."""
+
+# The numbers in the slot of a worker
+REFUSED, FIRST_MS, LAST_MS, ASKING, ADMITTED = range(5)
+WIDTH = ADMITTED + len(COSTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """`allowed` is exact: a full bucket at the start, and what it has gained since."""
+    """`allowed` is exact: a full bucket at the start, plus the refill since."""
 
     limit: Limit
     admitted: int
@@ -86,15 +92,15 @@ class LimitState:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """All workers, and the limits they share. `elapsed_ms` is from just before the first acquire."""
+class DemoState:
+    """All workers, and the limits they share. `elapsed_ms` starts just before the first acquire."""
 
     elapsed_ms: int
     workers: Sequence[WorkerState]
     limits: Sequence[LimitState]
 
     @classmethod
-    def at(cls, workers: Sequence[WorkerState], now_ms: int, extra_calls: int = 0, extra_tokens: int = 0) -> State:
+    def at(cls, workers: Sequence[WorkerState], now_ms: int, extra_calls: int = 0, extra_tokens: int = 0) -> DemoState:
         first_ms = min((worker.first_ms for worker in workers if worker.first_ms), default=now_ms)
         elapsed_ms = max(0, now_ms - first_ms)
         calls = sum(worker.admitted for worker in workers) + extra_calls
@@ -121,3 +127,48 @@ class State:
     @property
     def oversold(self) -> int:
         return sum(limit.oversold for limit in self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    number: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"worker {self.number} was killed with kill -9 after {self.seconds:.1f} s and replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    state: DemoState
+    kill: Kill | None
+    counted_by_store: int
+    counted_by_workers: int
+    unheard: int
+
+    @property
+    def lost(self) -> int:
+        """Calls that only one side has counted."""
+        return abs(self.counted_by_store - self.counted_by_workers - self.unheard)
+
+    @property
+    def passed(self) -> bool:
+        return self.state.oversold == 0 and self.lost == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "seconds": state.seconds,
+            "decisions": state.decisions,
+            "decisions_per_second": round(state.decisions / max(state.seconds, 0.001)),
+            "admitted": state.admitted,
+            "refused": state.refused,
+            "limit": state.limits[0].allowed,
+            "oversold": state.oversold,
+            "lost": self.lost,
+            "counted_by_store": self.counted_by_store,
+            "counted_by_workers": self.counted_by_workers,
+            "killed": self.kill and self.kill.number,
+            "limits": [limit.as_dict() for limit in state.limits],
+            "workers": [worker.as_dict() for worker in state.workers],
+        }

@@ -1,4 +1,4 @@
-"""What people see of a demo: a live table on a terminal, a line a second elsewhere, a few words at the end."""
+"""The output of a demo: a live table on a terminal, a line per second elsewhere, a summary at the end."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import os
 import sys
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import click
 
-from ..options import Session
+from ..options import CommandSession
 from ..output import number
-from .state import State
-
-if TYPE_CHECKING:
-    from .run import Result
+from .state import DemoResult, DemoState
 
 _WINDOW_MS = 1_500
 _STORES = {"sqlite": "one SQLite file", "redis+cluster": "one Redis cluster", "rediss+cluster": "one Redis cluster"}
@@ -33,10 +29,10 @@ class View:
     ) -> None:
         pass
 
-    def frame(self, state: State) -> None:
+    def frame(self, state: DemoState) -> None:
         pass
 
-    def last_frame(self, state: State) -> None:
+    def last_frame(self, state: DemoState) -> None:
         self.frame(state)
 
     def note(self, text: str) -> None:
@@ -44,14 +40,14 @@ class View:
 
 
 class PlainView(View):
-    """A line a second, for a pipe or a log."""
+    """A line per second, for a pipe or a log."""
 
     def __init__(self, seconds: float, title: str) -> None:
         self._next_second = 1
         self._rates = Rates()
         click.echo(f"{title}, for {seconds:g} s")
 
-    def frame(self, state: State) -> None:
+    def frame(self, state: DemoState) -> None:
         self._rates.add(state)
         if state.seconds < self._next_second:
             return
@@ -68,12 +64,12 @@ class PlainView(View):
 
 
 class Rates:
-    """Decisions per second, over the last moments."""
+    """Decisions per second, over the last one and a half seconds."""
 
     def __init__(self) -> None:
-        self._states: deque[State] = deque()
+        self._states: deque[DemoState] = deque()
 
-    def add(self, state: State) -> None:
+    def add(self, state: DemoState) -> None:
         self._states.append(state)
         while len(self._states) > 2 and state.elapsed_ms - self._states[1].elapsed_ms >= _WINDOW_MS:
             self._states.popleft()
@@ -93,7 +89,7 @@ class Rates:
         return round(1000 * decisions / elapsed_ms) if elapsed_ms else 0
 
 
-def open_view(seconds: float, workers: int, session: Session) -> View:
+def open_view(seconds: float, workers: int, session: CommandSession) -> View:
     if session.as_json:
         return View()
     store = _store(session.url or "sqlite://")
@@ -110,7 +106,7 @@ def _store(url: str) -> str:
     return _STORES.get(scheme, "one Redis" if scheme.startswith("redis") else "one store")
 
 
-def summary(result: Result, workers: int) -> list[str]:
+def summary(result: DemoResult, workers: int) -> list[str]:
     state = result.state
     rate = round(state.decisions / max(state.seconds, 0.001))
     who = f"{workers} processes" if workers > 1 else "1 process"
@@ -131,8 +127,8 @@ def summary(result: Result, workers: int) -> list[str]:
     return lines
 
 
-def _accounts(result: Result) -> str:
-    """What became of the killed worker's calls."""
+def _accounts(result: DemoResult) -> str:
+    """Whether the counts of the store and the workers agree."""
     fate = f"{result.kill}; " if result.kill else ""
     if result.lost:
         store, workers = number(result.counted_by_store), number(result.counted_by_workers)

@@ -1,19 +1,18 @@
-"""The command: look, and say what to do."""
+"""The command `headgate doctor`."""
 
 from __future__ import annotations
 
-import secrets
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..command import Command
-from ..confirm import confirmed, yes_option
+from ..command import CliCommand
 from ..errors import ALLOWED, REFUSED
-from ..options import Session, work_options
-from ..output import Table, answer, answer_json
+from ..options import DEFAULT_NAMESPACE, CommandSession, confirmed, scratch_name, work_options, yes_option
+from ..output import TextTable, answer, answer_json
 
 if TYPE_CHECKING:
     from ...core.errors import CorruptState
@@ -23,8 +22,8 @@ _SHOWN = 10
 
 
 @click.command(
-    cls=Command,
-    short_help="Find out what is wrong, and what to do about it.",
+    cls=CliCommand,
+    short_help="Find problems, and how to correct them.",
     examples=[
         "headgate doctor",
         "headgate doctor --url redis://localhost --namespace shop",
@@ -33,47 +32,58 @@ _SHOWN = 10
         "headgate doctor --repair",
     ],
 )
-@click.option("--read-only", is_flag=True, help="Write nothing: leave out what has to be tried in a scratch namespace.")
-@click.option("--rules", metavar="FILE", help="The rules of a file, and not those that are stored.")
-@click.option("--repair", is_flag=True, help="Remove what is corrupt in the namespace, after asking.")
+@click.option("--read-only", is_flag=True, help="Write nothing: skip the checks in a scratch namespace.")
+@click.option("--rules", metavar="FILE", help="Check the rules of this file instead of the stored rules.")
+@click.option("--repair", is_flag=True, help="Remove corrupt data of the namespace, after confirmation.")
 @yes_option
 @work_options
-def doctor(session: Session, read_only: bool, rules: str | None, repair: bool, yes: bool) -> int:
-    """Look at everything that keeps limits from working, and say what to do about it.
+def doctor(session: CommandSession, read_only: bool, rules: str | None, repair: bool, yes: bool) -> int:
+    """Check everything that limits depend on, and say how to correct problems.
 
-    Versions; whether the store answers and how it is set up; its clock; what this user may do there, tried in a
-    scratch namespace that is removed again; how long a decision takes; whether the namespace is in use, its limits can
-    pass and its rules can be obeyed; whether anything stored there is corrupt. The exit code is 1 if something failed;
-    a warning leaves it 0.
+    It checks versions; whether the store answers, and its configuration; its clock; the permissions of this user, in a
+    scratch namespace that is removed again; the latency of a decision; whether the namespace is active, its limits can
+    admit requests, and its rules can be obeyed; and whether stored data is corrupt. The exit code is 1 if a check
+    failed, and 0 if there are only warnings.
 
-    With --repair, what is corrupt is removed first. A bucket that was starts full again, and a removed record is as if
-    it had never been stored: limits have to be stored again.
+    With --repair, corrupt data is removed first. A removed bucket starts full again. A removed record is as if it had
+    never been stored: store the limits again.
     """
     if repair and read_only:
-        raise click.UsageError("--repair writes, and --read-only forbids it: give one of them")
-    repaired = _repaired(session, yes) if repair else []
+        raise click.UsageError("--repair and --read-only contradict each other: use one of them")
+    repaired = _repaired(session, yes) if repair else None
     found = list(_findings(session, read_only, rules))
-    failed = sum(finding.verdict == "fail" for finding in found)
-    warned = sum(finding.verdict == "warn" for finding in found)
+    verdicts = Counter(finding.verdict for finding in found)
     if session.as_json:
-        said = {"ok": not failed, "findings": [finding.as_dict() for finding in found]}
-        answer_json(said | ({"repaired": list(map(_described, repaired))} if repair else {}))
+        answer_json(_as_dict(found, repaired))
     else:
-        if repair:
-            answer(*map(_removed, repaired), "" if repaired else "nothing was removed\n")
-        answer(_table(found), "", _sum(failed, warned))
-    return REFUSED if failed else ALLOWED
+        answer(*_lines(found, repaired), "", _sum(verdicts["fail"], verdicts["warn"]))
+    return REFUSED if verdicts["fail"] else ALLOWED
 
 
-def _repaired(session: Session, yes: bool) -> list[CorruptState]:
-    """Until nothing more is found: a corrupt record of the namespace hides the rest."""
+def _as_dict(found: Sequence[Finding], repaired: Sequence[CorruptState] | None) -> dict[str, Any]:
+    shown = {
+        "ok": all(finding.verdict != "fail" for finding in found),
+        "findings": [finding.as_dict() for finding in found],
+    }
+    return shown if repaired is None else shown | {"repaired": list(map(_described, repaired))}
+
+
+def _lines(found: Sequence[Finding], repaired: Sequence[CorruptState] | None) -> Iterator[str | TextTable]:
+    if repaired is not None:
+        yield from map(_removed, repaired)
+        yield from [""] if repaired else ["nothing was removed", ""]
+    yield _table(found)
+
+
+def _repaired(session: CommandSession, yes: bool) -> list[CorruptState]:
+    """Repeated until nothing is found: a corrupt record of the namespace itself hides the rest."""
     repaired: list[CorruptState] = []
     with session.limiter() as limiter:
         while found := limiter.find_corrupt():
-            some = "\n".join(f"  {error}" for error in found[:_SHOWN])
-            more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-            question = f"{some}{more}\nRemove {'them' if len(found) > 1 else 'it'}? Buckets start full again"
-            if not confirmed(question, yes, f"{len(found)} corrupt"):
+            lines = [f"  {error}" for error in found[:_SHOWN]]
+            lines += [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+            question = f"Remove {'them' if len(found) > 1 else 'it'}? Buckets will start full"
+            if not confirmed(question, yes, f"{len(found)} corrupt", lines):
                 break
             done = limiter.repair(found)
             repaired += done
@@ -97,32 +107,32 @@ def _place(error: CorruptState) -> dict[str, str]:
     return {"entity_id": error.entity_id, "resource": error.resource}
 
 
-def _findings(session: Session, read_only: bool, rules_file: str | None) -> Iterator[Finding]:
+def _findings(session: CommandSession, read_only: bool, rules_file: str | None) -> Iterator[Finding]:
     from ...core.errors import NamespaceNotFound
     from ...limiter import SyncRateLimiter
-    from . import checks, packages, rules
+    from . import checks, rules
 
     def limiter(namespace: str) -> SyncRateLimiter:
-        # Looking is not worth an event.
+        # A check writes no audit events and no usage.
         timeout = checks.TIMEOUT_SECONDS
         return SyncRateLimiter(url, namespace=namespace, store_timeout=timeout, audit_days=0, usage_days=0)
 
     url = session.store_url
-    yield from packages.findings()
+    yield from checks.package_findings()
     found = list(checks.store_findings(url))
     yield from found
     if found[0].verdict == "fail":
         return
-    namespace = session.namespace or "default"
-    with limiter(namespace if read_only else f"doctor-{secrets.token_hex(4)}") as scratch:
+    namespace = session.namespace or DEFAULT_NAMESPACE
+    with limiter(namespace if read_only else scratch_name("doctor")) as scratch:
         yield from (checks.ping_findings if read_only else checks.scratch_findings)(scratch)
     with limiter(namespace) as own:
         corrupt: list[CorruptState] = []
-        with suppress(NamespaceNotFound):  # it is deleted, which is said below
+        with suppress(NamespaceNotFound):  # it is deleted, which namespace_findings reports
             corrupt = own.find_corrupt(pages=checks.PAGES_LOOKED_AT)
             yield from checks.corrupt_findings(corrupt)
         if any(error.record_key for error in corrupt):
-            return  # what they say of limits and rules cannot be known
+            return  # limits and rules may be unreadable
         usable = True
         for finding in checks.namespace_findings(own):
             usable = usable and finding.verdict != "fail"
@@ -131,18 +141,18 @@ def _findings(session: Session, read_only: bool, rules_file: str | None) -> Iter
             yield from rules.rules_findings(own, rules_file)
 
 
-def _table(found: Sequence[Finding]) -> Table:
+def _table(found: Sequence[Finding]) -> TextTable:
     rows: list[list[str]] = []
     for finding in found:
         rows.append([finding.verdict, finding.check, finding.found])
         if finding.advice:
             rows.append(["", "", f"-> {finding.advice}"])
-    return Table(["", "", ""], rows)
+    return TextTable(["", "", ""], rows)
 
 
 def _sum(failed: int, warned: int) -> str:
     if not failed and not warned:
-        return "all is well"
+        return "no problems found"
     counts = [
         f"{count} {what}{'s' if count > 1 and what == 'warning' else ''}" for count, what in _named(failed, warned)
     ]

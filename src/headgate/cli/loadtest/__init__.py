@@ -1,1 +1,1 @@
-"""`headgate loadtest`: how many decisions a second, how fast each, and none of it oversold."""
+"""`headgate loadtest`: decisions per second, their latency, and whether a limit is oversold."""

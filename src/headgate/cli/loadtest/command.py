@@ -1,14 +1,8 @@
-"""The command: set the stage, watch, report, leave nothing behind."""
+"""The command `headgate loadtest`."""
 
 from __future__ import annotations
 
-import secrets
-import signal
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,25 +10,33 @@ import click
 from ...core.errors import ValidationError
 from ...core.limit import Limit
 from ...core.units import tokens_to_milli
-from ..command import Command
+from ..command import CliCommand
 from ..errors import ALLOWED, INTERRUPTED, REFUSED
-from ..options import Session, json_option, url_option, with_session
+from ..options import (
+    CommandSession,
+    count_option,
+    json_option,
+    scratch_name,
+    seconds_option,
+    url_option,
+    with_session,
+    workers_option,
+)
 from ..output import answer, answer_json, number
+from ..progress import ShowProgress, progress_bar
 from ..values import read_amounts, read_limits
+from ..workers import temporary_folder, watch
 from .load import Load
 
 if TYPE_CHECKING:
-    from .progress import Show
-    from .run import Run
+    from .run import LoadRun
 
-_FRAME_SECONDS = 0.125
 _DEFAULT_SECONDS = 10.0
-_ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @click.command(
-    cls=Command,
-    short_help="Load a store with decisions, and see that none is oversold.",
+    cls=CliCommand,
+    short_help="Measure a store under load, and check that no limit is oversold.",
     examples=[
         "headgate loadtest",
         "headgate loadtest --url redis://localhost --workers 4 --tasks 32 --seconds 30",
@@ -42,46 +44,25 @@ _ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(s
         "headgate loadtest --entities 1000 --count 100000 --json",
     ],
 )
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(1, 256),
-    default=4,
-    show_default=True,
-    help="How many processes ask.",
-)
-@click.option(
-    "--tasks",
-    metavar="N",
-    type=click.IntRange(1, 10_000),
-    default=8,
-    show_default=True,
-    help="How many tasks of each process ask at the same time.",
-)
-@click.option(
-    "--seconds", metavar="N", type=click.FloatRange(0.1, 86_400), help="How long: 10 without this or --count."
-)
-@click.option("--count", metavar="N", type=click.IntRange(1), help="How many decisions, all workers together.")
-@click.option(
-    "--entities",
-    metavar="N",
-    type=click.IntRange(1, 100_000),
-    default=1,
-    show_default=True,
-    help="How many entities they ask for in turn, each with buckets of its own.",
-)
+@workers_option(256, "Number of processes that ask.")
+@count_option("--tasks", 10_000, "Number of concurrent tasks in each process.", default=8)
+@seconds_option("--seconds", 0.1, 86_400, "How long the test runs. Default: 10, unless --count is given.")
+@count_option("--count", None, "Number of decisions, of all workers together.")
+@count_option("--entities", 100_000, "Number of entities, used in turn, each with its own buckets.", default=1)
 @click.option(
     "--limit",
     metavar="NAME=SPEC",
     multiple=True,
     default=["calls=1000/second"],
     show_default="calls=1000/second",
-    help="A limit that holds for each entity. Repeatable.",
+    help="A limit for each entity. Repeatable.",
 )
-@click.option("--consume", metavar="NAME=AMOUNT", multiple=True, help="What a decision takes, if not 1. Repeatable.")
+@click.option(
+    "--consume", metavar="NAME=AMOUNT", multiple=True, help="What a decision takes from a limit, if not 1. Repeatable."
+)
 @with_session(url_option, json_option)
 def loadtest(
-    session: Session,
+    session: CommandSession,
     workers: int,
     tasks: int,
     seconds: float | None,
@@ -90,28 +71,27 @@ def loadtest(
     limit: Sequence[str],
     consume: Sequence[str],
 ) -> int:
-    """Load a store with decisions: how many a second, how long each takes, and whether a limit is oversold.
+    """Measure decisions per second and latency on a store, and check that no limit is oversold.
 
-    Processes ask as fast as they can. What was admitted is held against the exact most that the limit allows in that
-    time: a full bucket, and what it gains until the last decision, by the store's clock where it has one. The exit code
-    is 1 if it was more. It happens in a namespace of its own, which is removed afterwards; others who use the store
-    will notice the load.
+    Processes ask as fast as they can. The test compares what was admitted with the exact maximum of the limit in that
+    time: a full bucket, plus its refill until the last decision, by the store's clock if it has one. The exit code is 1
+    if more was admitted. The test uses a namespace of its own, and removes it at the end. Other users of the store will
+    notice the load.
     """
-    from .progress import progress
-    from .run import Run
+    from .run import LoadRun
 
     url = session.store_url
     if url.startswith("memory:"):
-        raise click.UsageError("memory:// is not shared between processes: load another store, like sqlite:///file.db")
+        raise click.UsageError("memory:// is not shared between processes: use another store, like sqlite:///file.db")
     if seconds and count:
         raise click.UsageError("--seconds and --count contradict each other: give one of them")
     limits = _limits(limit)
     load = _load(url, workers, tasks, entities, count, limits, consume)
     title = f"{workers} x {tasks} on {url.partition('://')[0]}"
-    with _stage() as folder:
-        run = Run(load, limits, folder)
+    with temporary_folder("headgate-loadtest-") as folder:
+        run = LoadRun(load, limits, folder)
         try:
-            with progress(title, quiet=session.as_json) as show:
+            with progress_bar(title, quiet=session.as_json) as show:
                 run.begin()
                 interrupted = _watch(run, show, None if count else seconds or _DEFAULT_SECONDS, count)
                 run.stop()
@@ -133,7 +113,8 @@ def _limits(specs: Sequence[str]) -> list[Limit]:
     for limit in limits:
         if limit.is_concurrent:
             raise ValidationError(
-                f"limit {limit.name!r} is of slots, which come back: give one per time, like 100/second"
+                f"limit {limit.name!r} is a limit of slots, which cannot be oversold over time: "
+                "give a rate, like 100/second"
             )
     return limits
 
@@ -151,11 +132,11 @@ def _load(
     names = [limit.name for limit in limits]
     for name in amounts:
         if name not in names:
-            raise ValidationError(f"there is no limit {name!r} to take from, only {', '.join(names)}")
+            raise ValidationError(f"there is no limit {name!r} to take from: the limits are {', '.join(names)}")
         tokens_to_milli(amounts[name], f"amount of {name!r}")
     return Load(
         url=url,
-        namespace=f"loadtest-{secrets.token_hex(4)}",
+        namespace=scratch_name("loadtest"),
         workers=workers,
         tasks=tasks,
         entities=entities,
@@ -164,31 +145,17 @@ def _load(
     )
 
 
-@contextmanager
-def _stage() -> Iterator[Path]:
-    """A folder, gone afterwards, even when asked to terminate or when the terminal is closed."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in _ENDINGS}
-    try:
-        with tempfile.TemporaryDirectory(prefix="headgate-loadtest-", ignore_cleanup_errors=True) as name:
-            yield Path(name).resolve()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _watch(run: LoadRun, show: ShowProgress, seconds: float | None, count: int | None) -> bool:
+    """Show the progress until the test is done. True if it was interrupted."""
 
+    def frame() -> bool:
+        run.check_alive()
+        passed, decisions = run.seconds, run.decisions
+        rate = f"{number(round(decisions / passed))}/s"
+        if count is not None:
+            show(decisions / count, f"{number(decisions)} of {number(count)}  {rate}")
+        elif seconds is not None:
+            show(passed / seconds, f"{passed:.0f} of {seconds:g} s  {rate}")
+        return not run.done and (seconds is None or passed < seconds)
 
-def _watch(run: Run, show: Show, seconds: float | None, count: int | None) -> bool:
-    """Show how far it is until it is done. True if somebody pressed Ctrl-C."""
-    try:
-        while not run.done:
-            run.check_alive()
-            passed, decisions = run.seconds, run.decisions
-            if count is not None:
-                show(decisions / count, f"{number(decisions)} of {number(count)}", round(decisions / passed))
-            elif seconds is not None:
-                if passed >= seconds:
-                    break
-                show(passed / seconds, f"{passed:.0f} of {seconds:g} s", round(decisions / passed))
-            time.sleep(_FRAME_SECONDS)
-    except KeyboardInterrupt:
-        return True
-    return False
+    return watch(frame)

@@ -1,6 +1,6 @@
-"""Latencies, counted in buckets that are as wide as a 64th of what they count: any number of them in 14 KB.
+"""A histogram of latencies with a relative error of a 64th at most, in 14 KB.
 
-Below 128 microseconds every microsecond has a bucket of its own; from there on each doubling is divided by 64.
+Below 128 microseconds every microsecond has a bucket of its own; above, each doubling is divided into 64 buckets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MOST = (1 << _BITS) - 1
 
 
 def place(microseconds: int) -> int:
-    """Which bucket counts it."""
+    """The bucket of a latency."""
     if microseconds < _FINE:
         return microseconds
     microseconds = min(microseconds, _MOST)
@@ -24,7 +24,7 @@ def place(microseconds: int) -> int:
 
 
 def most(index: int) -> int:
-    """The longest that a bucket counts, in microseconds."""
+    """The longest latency in a bucket, in microseconds."""
     if index < _FINE:
         return index
     shift, step = divmod(index - _FINE, _STEPS)
@@ -32,7 +32,7 @@ def most(index: int) -> int:
 
 
 def percentile(counts: Sequence[int], percent: float) -> int:
-    """So many microseconds were enough for that part of them: never less than was measured, a 64th more at most."""
+    """In microseconds, rounded up: never less than was measured, and at most a 64th more."""
     wanted = sum(counts) * percent / 100
     reached = 0
     for index, count in enumerate(counts):

@@ -1,4 +1,4 @@
-"""What a load test does, as its processes are told."""
+"""The job of a load test, and the numbers that its workers share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from itertools import count
 
+from .histogram import SIZE
+
 RESOURCE = "loadtest"
 STORE_TIMEOUT_SECONDS = 5.0
+
+# The numbers in the slot of a worker
+STAGE, REFUSED, UNAVAILABLE, SLOWEST = range(4)
+READY, DONE = 1, 2  # the stages
+HISTOGRAM = 4
+ADMITTED = HISTOGRAM + SIZE  # from here on, one number for each entity
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`count`: decisions of all workers, or None for as many as there is time for. Amounts are written as text."""
+    """`count`: decisions of all workers together; None: as many as the time allows. Amounts are written as text."""
 
     url: str
     namespace: str
@@ -23,6 +31,10 @@ class Load:
     entities: int
     consume: Mapping[str, str]
     count: int | None = None
+
+    @property
+    def width(self) -> int:
+        return ADMITTED + self.entities
 
     def entity(self, number: int) -> str:
         return f"entity-{number}"

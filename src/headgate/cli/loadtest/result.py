@@ -1,4 +1,4 @@
-"""What came of a load test, for people and for programs."""
+"""The result of a load test: counts, latencies, and each limit compared with what was admitted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.limit import Limit
 from ...core.units import from_milli
-from ..output import Table, number
+from ..output import TextTable, number
 from .histogram import percentile
 from .load import Load
 
@@ -19,7 +19,7 @@ _PERCENTS = (50, 90, 99)
 class Sale:
     """One limit: what was admitted under it, and the most that it allows.
 
-    Exact: each entity's bucket is full at the start, and gains `refill` every period. Nothing else comes in.
+    The bound is exact: each entity's bucket is full at the start, and gains `refill` in every period.
     """
 
     limit: Limit
@@ -37,7 +37,7 @@ class Sale:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LoadResult:
     load: Load
     elapsed_ms: int
     by_store_clock: bool
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def latencies_ms(self) -> dict[str, float]:
-        """What a 64th or less was added to may be more than the slowest was."""
+        """A percentile is rounded up by a 64th at most, so it is capped by the slowest."""
         found = {f"p{percent}": percentile(self.histogram, percent) for percent in _PERCENTS}
         return {name: min(us, self.slowest_us) / 1000 for name, us in {**found, "max": self.slowest_us}.items()}
 
@@ -105,7 +105,7 @@ class Result:
             f"{number(limit.period_ms)} ms = {number(one)}"
         )
 
-    def told(self) -> Iterator[str | Table]:
+    def told(self) -> Iterator[str | TextTable]:
         seconds = f"{self.elapsed_ms / 1000:.1f} s"
         yield (
             f"{number(self.decisions)} decisions in {seconds}: {number(self.per_second)} a second; "
@@ -115,9 +115,11 @@ class Result:
             yield f"{number(self.unavailable)} times the store did not answer"
         yield ""
         latencies = self.latencies_ms
-        yield Table([f">{name}" for name in latencies], [[f"{ms:,.3f} ms" for ms in latencies.values()]])
+        yield TextTable([f">{name}" for name in latencies], [[f"{ms:,.3f} ms" for ms in latencies.values()]])
         yield ""
-        yield Table(["limit", "allows", ">admitted", ">at most", ">oversold"], [self._row(sale) for sale in self.sales])
+        yield TextTable(
+            ["limit", "allows", ">admitted", ">at most", ">oversold"], [self._row(sale) for sale in self.sales]
+        )
         yield ""
         each = f", for each of {number(self.load.entities)} entities" if self.load.entities > 1 else ""
         yield f"at most{each}: a full bucket, and its refill from before"

@@ -1,4 +1,4 @@
-"""What was read about limits and entities a moment ago, so that an acquire is one call to the store."""
+"""Cached limits and entities, so that an acquire is one call to the store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class CacheStats:
 class ConfigCache:
     """Chains by entity and resource, each for `ttl_seconds` by the clock given. Safe to use from many threads.
 
-    An entity is known here by the id that the caller gives, since to hash it takes longer than to look it up.
+    The keys are the ids that callers pass, because hashing takes longer than the lookup.
 
-    Where no entity has anything of its own, they all have the shape of the resource's and the system's limits, and
-    knowing that shape is enough: a million callers cost one read.
+    If no entity has a record or limits of its own, all have the same shape: the limits of the resource and the system.
+    That shape is cached once, so a million callers cost one read.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class ConfigCache:
         self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
         self._now: Callable[[], float] = now_ms or time.monotonic
         self._chains: dict[tuple[str, str], tuple[float, Chain]] = {}
-        self._shapes: dict[str, tuple[float, Shape, str, str]] = {}  # with what comes before and after an entity's id
+        self._shapes: dict[
+            str, tuple[float, Shape, str, str]
+        ] = {}  # with the parts of a key before and after the entity's id
         self._own_until = 0.0
         self.on_unavailable: str | None = None  # the stored policy as last read: in an outage it cannot be read again
         self._hits = self._misses = 0
@@ -50,7 +52,7 @@ class ConfigCache:
             entry = self._chains.get((entity_id, resource)) if self._chains else None
             common = self._shapes.get(resource)
         except TypeError:
-            return None  # no strings: whoever reads the chain says so
+            return None  # not strings: reading the chain raises the error
         if entry is not None and self._now() < entry[0]:
             self._hits += 1
             return entry[1]
@@ -64,7 +66,7 @@ class ConfigCache:
         return None
 
     def last_known(self, entity_id: str, resource: str) -> Chain | None:
-        """As it was before the store went away, however long ago that was."""
+        """The last chain that was read, however old."""
         entry, common = self._chains.get((entity_id, resource)), self._shapes.get(resource)
         if entry is not None:
             return entry[1]
@@ -74,7 +76,7 @@ class ConfigCache:
         return Chain((f"{before}{self._stored_id(entity_id)}{after}",), shape)
 
     def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
-        """Keep a chain, unless the cache was emptied since `generation`: the chain may be from before."""
+        """Keep a chain, unless the cache was cleared since `generation`: the chain may be older."""
         self.on_unavailable = chain.shape.on_unavailable
         if self._ttl and generation == self.generation:
             if len(self._chains) >= _CAPACITY:
@@ -82,7 +84,7 @@ class ConfigCache:
             self._chains[entity_id, resource] = (self._now() + self._ttl, chain)
 
     def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
-        """The shape of every entity on the resource, there being none with anything of its own."""
+        """The shape of every entity on the resource, if none has anything of its own."""
         self.on_unavailable = shape.on_unavailable
         if self._ttl and generation == self.generation:
             before, after = bucket_key(self._namespace, StoredId("#"), resource).split("##")
@@ -90,7 +92,7 @@ class ConfigCache:
 
     @property
     def entities_have_their_own(self) -> bool:
-        """It was found a moment ago that some entity has a record or limits of its own."""
+        """Whether some entity was recently found to have a record or limits of its own."""
         return self._now() < self._own_until
 
     def note_entities_have_their_own(self) -> None:

@@ -1,4 +1,4 @@
-"""Entities: create, read, change, delete. Changes are optimistic: they fail if someone else was faster."""
+"""Entities: create, read, update, delete. An update fails if the entity was changed meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_METADATA_BYTES = 64 * 1024
 
 
 class Unchanged:
-    """Says of an argument of update_entity() that it was not given."""
+    """The default of the arguments of update_entity(): not given."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"
@@ -42,9 +42,9 @@ def create_entity_plan(
     metadata: dict[str, Any] | None = None,
     actor: str | None = None,
 ) -> Plan[Entity]:
-    """Make an entity. With `cascade`, what it acquires counts on every ancestor too.
+    """Create an entity. With `cascade`, what it acquires also counts for every ancestor.
 
-    Limits need no entity: one has to be created only for a parent, a name or metadata.
+    Limits work without this: create an entity only to give it a parent, a name or metadata.
     """
     entity_id, parent_id = engine.stored_id(entity_id), _stored_parent(engine, parent_id)
     value = entity_value(name, parent_id, cascade, metadata)
@@ -61,7 +61,7 @@ def create_entity_plan(
             raise EntityExists(entity_id) from None
         raise
     engine.cache.clear()
-    engine.cache.note_entities_have_their_own()  # a list may be late to know
+    engine.cache.note_entities_have_their_own()  # a list may be stale
     return _entity(Record(key, value, ABSENT + 1))
 
 
@@ -81,7 +81,7 @@ def update_entity_plan(
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[Entity]:
-    """Change what is given and keep the rest. VersionConflict if it is not (or no longer) `expected_version`."""
+    """Change the given properties, and keep the others. VersionConflict if the version is not `expected_version`."""
     entity_id = engine.stored_id(entity_id)
     if not isinstance(parent_id, Unchanged):
         parent_id = _stored_parent(engine, parent_id)
@@ -89,7 +89,7 @@ def update_entity_plan(
     if expected_version not in (None, record.version):
         raise VersionConflict(record.key)
     given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
-    # What stays is not checked again: it may be of a time when less was refused, and would be in the way of others.
+    # Values that stay are not checked again: older versions may have accepted them, and they must not block updates.
     changed = {field: _CHECKS[field](new) for field, new in given.items() if not isinstance(new, Unchanged)}
     value = record.value | changed
     if value == record.value:
@@ -105,14 +105,14 @@ def update_entity_plan(
     changes += told(engine, "entity.updated", entity_id=entity_id, before=record.value, after=value, actor=actor)
     yield from WriteRecords(changes)
     engine.cache.clear()
-    engine.cache.note_entities_have_their_own()  # a list may be late to know
+    engine.cache.note_entities_have_their_own()  # a list may be stale
     return _entity(Record(record.key, value, record.version + 1))
 
 
 def delete_entity_plan(engine: Engine, entity_id: str, *, actor: str | None = None) -> Plan[None]:
-    """Delete an entity, its stored limits and its buckets. Its children have to go, or move, first.
+    """Delete an entity, its stored limits and its buckets. Delete or move its children first.
 
-    The entity and its limits go at once, or, if it has very many of them, the limits first.
+    The entity and its limits are deleted at once; if it has very many limits, they are deleted first.
     """
     namespace, entity_id = engine.namespace, engine.stored_id(entity_id)
     record = yield from _read_plan(engine, entity_id, even_corrupt=True)
@@ -165,7 +165,7 @@ def _described(stored: list[Record]) -> dict[str, Any]:
 
 
 def _delete_limits_plan(engine: Engine, entity: Record, stored: list[Record], room: int) -> Plan[list[Change]]:
-    """Delete an entity's limits, as long as it is the one that was read, but for the last ones, which are `room`."""
+    """Delete an entity's limits while its record is unchanged. Returns those left to delete, at most `room`."""
     entity_id = keys.last_id(entity.key)
     doomed: list[Change] = []
     for one in stored:
@@ -180,7 +180,7 @@ def _delete_limits_plan(engine: Engine, entity: Record, stored: list[Record], ro
 
 
 def get_own_limits_plan(engine: Engine, entity_id: str) -> Plan[dict[str | None, StoredLimits]]:
-    """All limits that an entity has of its own, by resource; those under None are its default for all of them."""
+    """An entity's own limits by resource; None is its default for all resources."""
     stored = yield from _stored_limits_plan(engine, engine.stored_id(entity_id))
     return {keys.last_part(record.key) or None: stored_limits(record) for record in stored}
 
@@ -188,7 +188,7 @@ def get_own_limits_plan(engine: Engine, entity_id: str) -> Plan[dict[str | None,
 def list_entities_plan(
     engine: Engine, *, prefix: str = "", limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[Entity]]:
-    """All that were created, by id; with `prefix`, those whose stored ids start with it."""
+    """The entities that were created, by id; with `prefix`, those whose stored ids start with it."""
     start = prefix and check_entity_id(prefix, "prefix")
     page = yield from ListRecords(f"{keys.entities_prefix(engine.namespace)}{start}", cursor, limit)
     return Page([_entity(record) for record in page], page.cursor, page.corrupt)
@@ -197,7 +197,7 @@ def list_entities_plan(
 def get_children_plan(
     engine: Engine, parent_id: str, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[Entity]]:
-    """The entities directly below a parent."""
+    """The children of an entity."""
     parent_id = engine.stored_id(parent_id, "parent_id")
     yield from _read_plan(engine, parent_id)
     prefix = keys.children_prefix(engine.namespace, parent_id)
@@ -221,9 +221,9 @@ def _read_plan(engine: Engine, entity_id: StoredId, *, even_corrupt: bool = Fals
 
 
 def _check_parent_plan(engine: Engine, entity_id: StoredId, parent_id: StoredId) -> Plan[list[Check]]:
-    """The parent must exist, and the way up from it must be short enough and not lead back.
+    """The parent must exist, and the chain above it must be short enough and without a cycle.
 
-    Returns what must still be so when the change is written.
+    Returns the checks to write with the change.
     """
     path = [entity_id]
     checks: list[Check] = []
@@ -243,7 +243,7 @@ def _check_parent_plan(engine: Engine, entity_id: StoredId, parent_id: StoredId)
 
 
 def entity_value(name: Any, parent_id: StoredId | None, cascade: Any, metadata: Any) -> dict[str, Any]:
-    """What is stored of an entity, checked."""
+    """The record of an entity, checked."""
     given = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
     return {field: _CHECKS[field](value) for field, value in given.items()}
 

@@ -1,21 +1,26 @@
-"""Levels of limits, and what they come to together: each limit from the most specific level that has its name.
+"""The levels of limits, and how they merge: each limit comes from the most specific level that has its name.
 
-An entity on a resource, an entity, a resource, the system: these are stored. Below them are the limits that a limiter
-was made with. A level stored with `inherit=False` is the last one looked at. Only that is written down: a level that
-says nothing of it inherits, as do all that were stored before there was a choice.
+Limits are stored at four levels: an entity on a resource, an entity, a resource, the system. Below them are the limits
+that a limiter was made with. A level stored with `inherit=False` ends the search. Only False is written: a record
+without `inherit`, such as one from before the option existed, inherits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ...core.errors import ValidationError
 from ...core.limit import Limit, by_name
+from ...core.names import StoredId, check_resource
 from ...core.records import ABSENT, Record
+from .. import keys
 
 if TYPE_CHECKING:
     from ..acquire.options import OnUnavailable
+    from ..engine import Engine
+    from ..observe.audit import Action
 
 Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
 Value: TypeAlias = "Mapping[str, Any]"  # of a record
@@ -24,10 +29,111 @@ STORED: tuple[Source, ...] = ("entity", "entity_default", "resource", "system")
 EVERYONES: tuple[Source, ...] = STORED[2:]
 
 
+@dataclass(frozen=True, slots=True)
+class LimitLevel:
+    """A level at which limits are stored: an entity on a resource, an entity, a resource, or (neither) the system.
+
+    The id is the one the caller uses; `stored` turns it into the one in the store.
+    """
+
+    entity_id: str | None = None
+    resource: str | None = None
+
+    @property
+    def source(self) -> Source:
+        """What `resolve_limits` calls this level."""
+        if self.entity_id is not None:
+            return "entity_default" if self.resource is None else "entity"
+        return "system" if self.resource is None else "resource"
+
+    @property
+    def who(self) -> str:
+        return "everyone" if self.entity_id is None else self.entity_id
+
+    def __str__(self) -> str:
+        """`acme on chat`, `everyone on every resource`."""
+        return f"{self.who} on {'every resource' if self.resource is None else self.resource}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"entity_id": self.entity_id, "resource": self.resource, "source": self.source}
+
+    def stored(self, engine: Engine) -> StoredLevel:
+        """Checked, with the id as the store knows it."""
+        if self.entity_id is not None:
+            return entity_level(engine, self.entity_id, self.resource)
+        return StoredLevel() if self.resource is None else resource_level(self.resource)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLevel(LimitLevel):
+    """A level whose id is the one in the store."""
+
+    entity_id: StoredId | None = None
+
+    def stored(self, engine: Engine) -> StoredLevel:
+        """Itself: a hash must not be hashed again."""
+        return self
+
+    def key(self, namespace: str) -> str:
+        """Of the record with its limits."""
+        if self.entity_id is not None:
+            return keys.entity_limits_key(namespace, self.entity_id, self.resource)
+        if self.resource is not None:
+            return keys.resource_limits_key(namespace, self.resource)
+        return keys.system_limits_key(namespace)
+
+    @classmethod
+    def from_key(cls, namespace: str, key: str) -> StoredLevel:
+        """The level whose key this is."""
+        if key.startswith(prefix := keys.entities_limits_prefix(namespace)):
+            entity_id, _, resource = key.removeprefix(prefix).partition("#")
+            return cls(StoredId(entity_id), resource or None)
+        if key.startswith(prefix := keys.resources_prefix(namespace)):
+            return cls(resource=key.removeprefix(prefix))
+        if key == keys.system_limits_key(namespace):
+            return cls()
+        raise ValueError(f"{key!r} is not the key of a level of {namespace!r}")
+
+    def searched(self) -> list[StoredLevel | None]:
+        """The levels searched for limits, in the order of STORED: this one and the more general ones. None: no such
+        level, because there is no entity, or no resource."""
+        entity_id, resource = self.entity_id, self.resource
+        return [
+            self if entity_id is not None and resource is not None else None,
+            StoredLevel(entity_id) if entity_id is not None else None,
+            StoredLevel(resource=resource) if resource is not None else None,
+            StoredLevel(),
+        ]
+
+    def index_key(self, namespace: str) -> str | None:
+        """Of the record that lists an entity with limits of its own."""
+        return None if self.entity_id is None else keys.custom_key(namespace, self.resource, self.entity_id)
+
+    @property
+    def actions(self) -> tuple[Action, Action]:
+        """What the audit trail calls storing limits here, and deleting them."""
+        if self.entity_id is not None:
+            return "limits.set", "limits.deleted"
+        if self.resource is not None:
+            return "resource_defaults.set", "resource_defaults.deleted"
+        return "system_defaults.set", "system_defaults.deleted"
+
+
+def entity_level(engine: Engine, entity_id: str, resource: str | None) -> StoredLevel:
+    """Of an entity: None instead of an id is an error, and does not mean everyone."""
+    return StoredLevel(engine.stored_id(entity_id), None if resource is None else check_resource(resource))
+
+
+def resource_level(resource: str) -> StoredLevel:
+    """Of a resource: None instead of a name is an error, and does not mean every resource."""
+    return StoredLevel(resource=check_resource(resource))
+
+
 class StoredLimits(list[Limit]):
     """The limits stored at one level: none if it is empty, and then `version` is 0.
 
-    `inherit`: limits of other names come from the next level. `on_unavailable`: the system's outage policy.
+    `inherit`: limits of other names come from the next level. `on_unavailable`: the outage policy, stored with the
+    system's limits.
     """
 
     def __init__(
@@ -57,10 +163,10 @@ def stored_limits(record: Record | None) -> StoredLimits:
 
 
 class ResolvedLimits(tuple[list[Limit], "Source | None"]):
-    """What holds for an entity on a resource: unpacks as `(limits, source)`.
+    """The limits in force for an entity on a resource; unpacks as `(limits, source)`.
 
-    `source`: the most specific level that has any of them, None if there are none. `sources`: by limit name, the level
-    that it is from. `on_unavailable`: the stored outage policy.
+    `source`: the most specific level that has any of them, None if there are none. `sources`: the level of each, by its
+    name. `on_unavailable`: the stored outage policy.
     """
 
     sources: dict[str, Source]
@@ -88,7 +194,7 @@ class ResolvedLimits(tuple[list[Limit], "Source | None"]):
 
 
 class Merged(NamedTuple):
-    """Limits by name, the most specific level's first, and the level of each, in the same order."""
+    """Limits by name, those of the most specific level first; and the level of each, in the same order."""
 
     limits: dict[str, Limit]
     sources: tuple[Source, ...]
@@ -98,7 +204,7 @@ class Merged(NamedTuple):
 
 
 def merge(values: Iterable[Value | None], own: Mapping[str, Limit], levels: Sequence[Source] = STORED) -> Merged:
-    """What the values of records come to, the most specific first, and below them a limiter's `own` limits."""
+    """Merge the values of records, the most specific first, and a limiter's `own` limits below them."""
     limits: dict[str, Limit] = {}
     sources: list[Source] = []
     for level, value in zip(levels, values):

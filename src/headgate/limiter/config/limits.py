@@ -1,4 +1,4 @@
-"""Stored limits, level by level, and how an acquire finds its chain: see `levels` for what they come to together."""
+"""Stored limits: finding those of an acquire, and reading and changing those of a level. `levels` merges them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,22 @@ from ...plan import GetRecords, ListRecords, Plan, SingleFlight
 from .. import keys
 from ..acquire.chain import Chain, Shape
 from ..acquire.options import OnUnavailable, check_on_unavailable
+from ..bind import blocking, coroutine
 from ..engine import Engine
-from .edits import Edit, Level, entity_level, level_at, resource_level, revision_of, system_level, write_limits_plan
-from .levels import EVERYONES, Merged, ResolvedLimits, StoredLimits, level_value, merge, stored_limits
+from .edits import Edit, revision_of, write_limits_plan
+from .levels import (
+    EVERYONES,
+    LimitLevel,
+    Merged,
+    ResolvedLimits,
+    StoredLevel,
+    StoredLimits,
+    entity_level,
+    level_value,
+    merge,
+    resource_level,
+    stored_limits,
+)
 
 MAX_ANCESTORS = 8
 
@@ -50,7 +63,7 @@ def stored_chain_plan(
     limits: Iterable[Limit] | None,
     own: Mapping[str, Limit],
 ) -> Plan[Chain]:
-    """The chain of an entity of which only its stored id is known, above a limiter's `own` limits."""
+    """The chain of an entity by its stored id, above a limiter's `own` limits."""
     if not engine.hashes_ids and own == engine.limits:
         return (yield from chain_plan(engine, stored_id, resource, limits))
     read = partial(_read_chain_plan, engine, stored_id, resource, own)
@@ -65,11 +78,7 @@ def _common_shape_plan(engine: Engine, resource: str) -> Plan[Shape | None]:
             engine.cache.note_entities_have_their_own()
             return None
     revision, *records = yield from GetRecords(
-        [
-            keys.revision_key(engine.namespace),
-            keys.resource_limits_key(engine.namespace, resource),
-            keys.system_limits_key(engine.namespace),
-        ]
+        [keys.revision_key(engine.namespace), *_searched_keys(engine.namespace, StoredLevel(resource=resource))]
     )
     limits, sources = merge(_values(records), engine.limits, EVERYONES)
     return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), engine.limits)
@@ -103,15 +112,12 @@ class Link(NamedTuple):
 
 
 def read_link_plan(engine: Engine, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Link]:
-    """What is stored of one entity of a chain, above a limiter's `own` limits."""
+    """The record and limits of one entity of a chain, above a limiter's `own` limits."""
     revision, entity, *records = yield from GetRecords(
         [
-            keys.revision_key(engine.namespace),  # first: limits may be newer than it says, never older
+            keys.revision_key(engine.namespace),  # first: limits may be newer than this revision, never older
             keys.entity_key(engine.namespace, entity_id),
-            keys.entity_limits_key(engine.namespace, entity_id, resource),
-            keys.entity_limits_key(engine.namespace, entity_id, None),
-            keys.resource_limits_key(engine.namespace, resource),
-            keys.system_limits_key(engine.namespace),
+            *_searched_keys(engine.namespace, StoredLevel(entity_id, resource)),
         ]
     )
     value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
@@ -126,13 +132,17 @@ def read_link_plan(engine: Engine, entity_id: StoredId, resource: str, own: Mapp
     )
 
 
+def _searched_keys(namespace: str, level: StoredLevel) -> Iterator[str]:
+    return (one.key(namespace) for one in level.searched() if one is not None)
+
+
 def _values(records: Iterable[Record | None]) -> Iterator[dict[str, Any] | None]:
     return (record.value if record else None for record in records)
 
 
 def _as_of(revision: Record | None) -> int:
-    """The revision as of which limits hold, those of the limiter included: that nothing stored is above them was read
-    then, and a bucket that has seen a later one does not go back to them. Never 0, which is for limits of a call."""
+    """The revision of the limits that were read, including the limiter's own: a bucket that has seen a later revision
+    does not go back to them. Never 0, which stands for limits passed to a call."""
     return revision_of(revision) or 1
 
 
@@ -141,7 +151,7 @@ def _policy(system: Record | None) -> OnUnavailable | None:
 
 
 def resolve_limits_plan(engine: Engine, entity_id: str, resource: str) -> Plan[ResolvedLimits]:
-    """The limits an acquire would obey, as `(limits, source)`, with the level of each in `sources`.
+    """The limits in force for an acquire, as `(limits, source)`, with the level of each in `sources`.
 
     A level is entity, entity_default, resource, system or engine. `source` is the most specific of them, or None.
     """
@@ -165,16 +175,15 @@ def set_limits_plan(
     """Store an entity's limits on a resource, or (resource None) its default for all of them.
 
     `inherit`: limits of other names come from the next level that has them; False: there are no others.
-    `expected_version`: fail with VersionConflict if the level does not have that version (any more).
+    `expected_version`: VersionConflict if the level has another version.
     """
-    edit = Edit(entity_level(engine, entity_id, resource), level_value(limits, inherit), expected_version)
-    yield from write_limits_plan(engine, [edit], actor=actor)
+    level = entity_level(engine, entity_id, resource)
+    yield from _edit_plan(engine, level, level_value(limits, inherit), expected_version, actor)
 
 
 def get_limits_plan(engine: Engine, entity_id: str, resource: str | None = None) -> Plan[StoredLimits]:
     """The limits stored for an entity at exactly this level; [] if there are none."""
-    (record,) = yield from GetRecords([entity_level(engine, entity_id, resource).key])
-    return stored_limits(record)
+    return (yield from _read_plan(engine, entity_level(engine, entity_id, resource)))
 
 
 def delete_limits_plan(
@@ -186,13 +195,13 @@ def delete_limits_plan(
     actor: str | None = None,
 ) -> Plan[bool]:
     """Remove an entity's limits at this level. False if there were none."""
-    return (yield from _delete_plan(engine, entity_level(engine, entity_id, resource), expected_version, actor))
+    return (yield from _edit_plan(engine, entity_level(engine, entity_id, resource), None, expected_version, actor))
 
 
 def list_entities_with_custom_limits_plan(
     engine: Engine, resource: str | None, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[str]]:
-    """Ids of the entities with limits of their own on a resource (None: with a default of their own)."""
+    """Ids of the entities with their own limits on a resource (None: with their own default)."""
     resource = None if resource is None else check_resource(resource)
     return (yield from _list_plan(keys.custom_prefix(engine.namespace, resource), cursor, limit))
 
@@ -209,28 +218,28 @@ def set_resource_defaults_plan(
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Store the limits on a resource of each entity that has none of these names itself."""
-    edit = Edit(resource_level(engine, resource), level_value(limits, inherit), expected_version)
-    yield from write_limits_plan(engine, [edit], actor=actor)
+    """Store the limits on a resource for each entity without its own limits of these names."""
+    level = resource_level(resource)
+    yield from _edit_plan(engine, level, level_value(limits, inherit), expected_version, actor)
 
 
 def get_resource_defaults_plan(engine: Engine, resource: str) -> Plan[StoredLimits]:
     """The limits stored for everyone on a resource; [] if there are none."""
-    (record,) = yield from GetRecords([resource_level(engine, resource).key])
-    return stored_limits(record)
+    return (yield from _read_plan(engine, resource_level(resource)))
 
 
 def delete_resource_defaults_plan(
     engine: Engine, resource: str, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
-    """Remove the limits of everyone on a resource. False if there were none."""
-    return (yield from _delete_plan(engine, resource_level(engine, resource), expected_version, actor))
+    """Remove the limits for everyone on a resource. False if there were none."""
+    level = resource_level(resource)
+    return (yield from _edit_plan(engine, level, None, expected_version, actor))
 
 
 def list_resources_with_defaults_plan(
     engine: Engine, *, limit: int = 100, cursor: str | None = None
 ) -> Plan[Page[str]]:
-    """Names of the resources that have defaults."""
+    """The names of the resources with defaults."""
     return (yield from _list_plan(keys.resources_prefix(engine.namespace), cursor, limit))
 
 
@@ -246,34 +255,30 @@ def set_system_defaults_plan(
     expected_version: int | None = None,
     actor: str | None = None,
 ) -> Plan[None]:
-    """Store the limits that hold wherever no other level has their names, and what happens when the store is away.
+    """Store the limits for every place where no other level has their names, and the outage policy.
 
-    It replaces both: without `on_unavailable` the limiters' own policy holds again. `inherit=False`: the limits that
-    limiters were made with do not hold.
+    Both are replaced: without `on_unavailable` the policy of each limiter applies again. `inherit=False`: the limits
+    that limiters were created with do not apply.
     """
-    value = level_value(limits, inherit)
-    if on_unavailable is not None:
-        value["on_unavailable"] = check_on_unavailable(on_unavailable)
-    yield from write_limits_plan(engine, [Edit(system_level(engine), value, expected_version)], actor=actor)
+    value = level_value(limits, inherit) | _policy_value(on_unavailable)
+    yield from _edit_plan(engine, StoredLevel(), value, expected_version, actor)
 
 
 def get_system_defaults_plan(engine: Engine) -> Plan[StoredLimits]:
     """The limits stored for everyone everywhere; [] if there are none."""
-    (record,) = yield from GetRecords([keys.system_limits_key(engine.namespace)])
-    return stored_limits(record)
+    return (yield from _read_plan(engine, StoredLevel()))
 
 
 def get_system_on_unavailable_plan(engine: Engine) -> Plan[OnUnavailable | None]:
     """The outage policy stored with the system defaults."""
-    (record,) = yield from GetRecords([keys.system_limits_key(engine.namespace)])
-    return record.value.get("on_unavailable") if record else None
+    return (yield from _read_plan(engine, StoredLevel())).on_unavailable
 
 
 def delete_system_defaults_plan(
     engine: Engine, *, expected_version: int | None = None, actor: str | None = None
 ) -> Plan[bool]:
-    """Remove the limits of everyone everywhere, and the outage policy with them. False if there were none."""
-    return (yield from _delete_plan(engine, system_level(engine), expected_version, actor))
+    """Remove the limits for everyone everywhere, and the outage policy with them. False if there were none."""
+    return (yield from _edit_plan(engine, StoredLevel(), None, expected_version, actor))
 
 
 # All levels
@@ -284,17 +289,53 @@ def get_limits_version_plan(engine: Engine, entity_id: str | None = None, resour
 
     0 if there are none.
     """
-    (record,) = yield from GetRecords([level_at(engine, entity_id, resource).key])
-    return stored_limits(record).version
+    return (yield from read_level_plan(engine, LimitLevel(entity_id, resource))).version
 
 
-def _delete_plan(engine: Engine, level: Level, expected_version: int | None, actor: str | None) -> Plan[bool]:
-    (record,) = yield from write_limits_plan(engine, [Edit(level, None, expected_version)], actor=actor)
+def read_level_plan(engine: Engine, level: LimitLevel) -> Plan[StoredLimits]:
+    """The limits stored at exactly this level; [] if there are none."""
+    return (yield from _read_plan(engine, level.stored(engine)))
+
+
+def write_level_plan(
+    engine: Engine,
+    level: LimitLevel,
+    limits: StoredLimits | None,
+    *,
+    expected_version: int | None = None,
+    actor: str | None = None,
+) -> Plan[bool]:
+    """Store limits at a level, or (None) delete those that are there. False if there were none before."""
+    value = None if limits is None else level_value(limits, limits.inherit) | _policy_value(limits.on_unavailable)
+    return (yield from _edit_plan(engine, level.stored(engine), value, expected_version, actor))
+
+
+read_level, aread_level = blocking(read_level_plan), coroutine(read_level_plan)
+write_level, awrite_level = blocking(write_level_plan), coroutine(write_level_plan)
+
+
+def _read_plan(engine: Engine, level: StoredLevel) -> Plan[StoredLimits]:
+    (record,) = yield from GetRecords([level.key(engine.namespace)])
+    return stored_limits(record)
+
+
+def _edit_plan(
+    engine: Engine,
+    level: StoredLevel,
+    value: dict[str, Any] | None,
+    expected_version: int | None,
+    actor: str | None,
+) -> Plan[bool]:
+    (record,) = yield from write_limits_plan(engine, [Edit(level, value, expected_version)], actor=actor)
     return record is not None
+
+
+def _policy_value(on_unavailable: OnUnavailable | None) -> dict[str, Any]:
+    return {} if on_unavailable is None else {"on_unavailable": check_on_unavailable(on_unavailable)}
 
 
 def _list_plan(prefix: str, cursor: str | None, limit: int) -> Plan[Page[str]]:
     if not isinstance(limit, int) or limit < 1:
         raise ValidationError(f"limit must be a whole number above zero, not {limit!r}")
-    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)  # their keys are all there is to know
+    page = yield from ListRecords(prefix, cursor, limit, even_corrupt=True)  # only their keys are used
     return Page([keys.last_part(record.key) for record in page], page.cursor)

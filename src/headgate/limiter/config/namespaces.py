@@ -1,9 +1,9 @@
-"""Namespaces: a store may have any number of them, and nothing in one has to do with anything in another.
+"""Namespaces: a store may have any number of them, and they are independent.
 
-A namespace registers itself when something is first taken or stored in it, not when it is looked at: a mistyped name
-leaves no trace. Deleting it only says that it must not be used any more: all that is in it stays, and recovering it
-brings it back. Purging a deleted one removes everything, in steps. Who dies in the middle leaves it marked, and it can
-still be purged, or recovered with what is left.
+A namespace is registered when something is first taken or stored in it, not when it is read: a mistyped name leaves no
+trace. A deleted namespace must not be used, but its data stays, and it can be recovered. Purging a deleted namespace
+removes its data, in steps. If a purge is interrupted, the namespace stays marked: it can be purged again, or recovered
+with the rest of its data.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..engine import Engine
 from ..observe.audit import Action, told
 
 Status: TypeAlias = Literal["active", "deleted", "purging"]
-KEPT_SECONDS = 60.0  # for so long a limiter believes that its namespace is there
+KEPT_SECONDS = 60.0  # how long a limiter relies on its namespace before it checks again
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """`status`: only an active one can be used. `id`: another one each time the name is registered anew."""
+    """`status`: only an active namespace can be used. `id`: a new one each time the name is registered."""
 
     name: str
     id: str
@@ -44,7 +44,7 @@ class Namespace:
 
 
 def enter_plan(engine: Engine, *, register: bool) -> Plan[None]:
-    """Make sure that the limiter's namespace is not deleted, and if it is to be used, that it is registered."""
+    """Check that the limiter's namespace is not deleted; with `register`, register it if necessary."""
     if register:
         yield from register_namespace_plan(engine, engine.namespace)
     else:
@@ -56,13 +56,13 @@ def enter_plan(engine: Engine, *, register: bool) -> Plan[None]:
 
 
 def register_plan(engine: Engine) -> Plan[None]:
-    """Before something is taken for the first time."""
+    """Before the first acquire."""
     if not engine.entered_until:
         yield from SingleFlight("register", partial(enter_plan, engine, register=True))
 
 
 def register_namespace_plan(engine: Engine, name: str, *, actor: str | None = None) -> Plan[Namespace]:
-    """The namespace of a name, new or found. One that was deleted has to be recovered or purged first."""
+    """The namespace of a name, created if necessary. Recover or purge a deleted one first."""
     key = keys.namespace_key(check_namespace(name))
     while True:
         (record,) = yield from GetRecords([key])
@@ -72,32 +72,32 @@ def register_namespace_plan(engine: Engine, name: str, *, actor: str | None = No
         try:
             yield from _write_plan(engine, Put(key, {**value, "deleted_at_ms": None}, ABSENT), "registered", actor)
         except VersionConflict:
-            continue  # someone else was faster
+            continue  # another client registered it
 
 
 def _check_active(record: Record) -> Namespace:
     namespace = _namespace(record)
     if namespace.status != "active":
         raise NamespaceNotFound(
-            f"namespace {namespace.name!r} is deleted: recover_namespace() brings it back, purge_namespace() makes "
-            "room for a new one"
+            f"namespace {namespace.name!r} is deleted: recover_namespace() restores it, purge_namespace() "
+            "frees its name"
         )
     return namespace
 
 
 def get_namespace_plan(engine: Engine, name: str) -> Plan[Namespace]:
-    """A namespace by its name, a deleted one too, or NamespaceNotFound."""
+    """A namespace by its name, also a deleted one, or NamespaceNotFound."""
     return _namespace((yield from _read_plan(name)))
 
 
 def list_namespaces_plan(engine: Engine, *, limit: int = 100, cursor: str | None = None) -> Plan[Page[Namespace]]:
-    """All namespaces of the store by name, deleted ones too."""
+    """All namespaces of the store by name, also deleted ones."""
     page = yield from ListRecords(keys.namespaces_prefix(), cursor, limit)
     return Page([_namespace(record) for record in page], page.cursor, page.corrupt)
 
 
 def delete_namespace_plan(engine: Engine, name: str, *, actor: str | None = None) -> Plan[Namespace]:
-    """Let nobody use a namespace any more. What is in it stays until it is purged. Clients notice within a minute."""
+    """Delete a namespace: its clients get an error within a minute. Its data stays until it is purged."""
     record = yield from _read_plan(name)
     if record.value["status"] != "active":
         return _namespace(record)
@@ -106,7 +106,7 @@ def delete_namespace_plan(engine: Engine, name: str, *, actor: str | None = None
 
 
 def recover_namespace_plan(engine: Engine, name: str, *, actor: str | None = None) -> Plan[Namespace]:
-    """Bring a deleted namespace back, with what is in it."""
+    """Restore a deleted namespace with its data."""
     record = yield from _read_plan(name)
     if record.value["status"] == "active":
         return _namespace(record)
@@ -115,20 +115,20 @@ def recover_namespace_plan(engine: Engine, name: str, *, actor: str | None = Non
 
 
 def count_namespace_plan(engine: Engine, name: str) -> Plan[int]:
-    """How much is stored of a namespace, or of an orphan: rows of buckets, and records."""
+    """The number of bucket rows and records of a namespace, or of an orphan."""
     if name not in (yield from list_orphans_plan(engine)):
         yield from _read_plan(name)
     return (yield from CountStored(name))
 
 
 def purge_namespace_plan(engine: Engine, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
-    """Remove a deleted namespace and all that is in it, for good. How much that was.
+    """Remove a deleted namespace and its data permanently. Returns how many rows and records that were.
 
-    `confirm`: its name once more.
+    `confirm`: its name again.
     """
     record = yield from _read_plan(name)
     if record.value["status"] == "active":
-        raise ValidationError(f"namespace {name!r} is in use: delete it first, then purge it")
+        raise ValidationError(f"namespace {name!r} is active: delete it first, then purge it")
     yield from _check_confirmed_plan(name, confirm)
     value = record.value | {"status": "purging"}
     yield from WriteRecords([Put(record.key, value, record.version)])
@@ -145,7 +145,7 @@ def purge_namespace_plan(engine: Engine, name: str, *, confirm: str, actor: str 
 
 
 def list_orphans_plan(engine: Engine) -> Plan[list[str]]:
-    """What is stored under names that are not registered: left by clients that went on while it was purged."""
+    """Unregistered names that have data, left by clients that wrote while their namespace was purged."""
     stored = yield from ListStored()
     registered: set[str] = set()
     cursor: str | None = None
@@ -158,9 +158,9 @@ def list_orphans_plan(engine: Engine) -> Plan[list[str]]:
 
 
 def purge_orphan_plan(engine: Engine, name: str, *, confirm: str, actor: str | None = None) -> Plan[int]:
-    """Remove what is stored under a name that is not registered. How much that was."""
+    """Remove the data of an unregistered name. Returns how many rows and records that were."""
     if name not in (yield from list_orphans_plan(engine)):
-        raise NamespaceNotFound(f"{name!r} is no orphan: list_orphans() lists them")
+        raise NamespaceNotFound(f"{name!r} is not an orphan: list_orphans() lists them")
     yield from _check_confirmed_plan(name, confirm)
     yield from WriteRecords(told(engine, "namespace.purged", actor=actor, namespace=name))
     removed = 0
@@ -172,7 +172,7 @@ def purge_orphan_plan(engine: Engine, name: str, *, confirm: str, actor: str | N
 def _check_confirmed_plan(name: str, confirm: str) -> Plan[None]:
     if confirm != name:
         count = yield from CountStored(name)
-        raise ValidationError(f"purging {name!r} removes {count:,} records and rows for good: confirm it with its name")
+        raise ValidationError(f"purging {name!r} removes {count:,} rows and records: confirm must be {name!r}")
 
 
 def _check_still_plan(key: str, version: int) -> Plan[None]:
@@ -184,7 +184,7 @@ def _check_still_plan(key: str, version: int) -> Plan[None]:
 def _read_plan(name: str) -> Plan[Record]:
     (record,) = yield from GetRecords([keys.namespace_key(check_namespace(name))])
     if record is None:
-        raise NamespaceNotFound(f"namespace {name!r} does not exist: register_namespace() makes it")
+        raise NamespaceNotFound(f"namespace {name!r} does not exist: register_namespace() creates it")
     return record
 
 

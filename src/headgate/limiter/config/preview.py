@@ -1,4 +1,4 @@
-"""What a change of stored limits would leave in force, before it is made."""
+"""The limits in force before and after a change of stored limits, without making the change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ...core.limit import Limit
-from ...core.names import StoredId, check_resource
+from ...core.names import StoredId
 from ...core.records import Record
 from ...plan import GetRecords, ListRecords, Plan
 from .. import keys
 from ..acquire.options import OnUnavailable
+from ..bind import blocking, coroutine
 from ..engine import Engine
-from .levels import ResolvedLimits, Value, inherits, level_value, merge, stored_limits
+from .levels import (
+    LimitLevel,
+    ResolvedLimits,
+    StoredLevel,
+    StoredLimits,
+    Value,
+    inherits,
+    level_value,
+    merge,
+    stored_limits,
+)
 
 _AT_ONCE = 50  # resources that are read in one call
 
@@ -22,13 +33,13 @@ Dropped: TypeAlias = "dict[str, list[str | None]]"
 
 @dataclass(frozen=True, slots=True)
 class LimitsPreview:
-    """What holds at a level, and what would.
+    """The limits in force at a level, before and after a change.
 
-    `before`, `after`: for the entity on the resource. An entity's default is shown on a resource of which nothing is
-    stored, and levels of everyone for an entity of which nothing is.
-    `dropped`: names of limits that would no longer hold, each with the resources on which that is so; None stands for
-    those of which nothing is stored. An acquire that consumes such a name is an error from then on.
-    `version`: of the level. As `expected_version` it makes sure that the change does what the preview says.
+    `before`, `after`: for the entity on the resource. An entity's default is shown on a resource without stored limits,
+    and the levels of everyone for an entity without stored limits.
+    `dropped`: limits that would no longer apply, each with the resources concerned; None stands for resources without
+    stored limits. An acquire that consumes such a name fails from then on.
+    `version`: of the level. Pass it as `expected_version` to make exactly the change that was previewed.
     """
 
     before: ResolvedLimits
@@ -46,42 +57,39 @@ def preview_limits_plan(
     inherit: bool = True,
     on_unavailable: OnUnavailable | None = None,
 ) -> Plan[LimitsPreview]:
-    """What would hold if these limits were stored for an entity, a resource or (neither) the system; None: deleted."""
-    stored_id = None if entity_id is None else engine.stored_id(entity_id)
-    resource = None if resource is None else check_resource(resource)
+    """The effect of storing these limits for an entity, a resource or (neither) the system; None: of deleting them."""
     value = None if limits is None else level_value(limits, inherit) | {"on_unavailable": on_unavailable}
-    places = _places(engine, stored_id, resource)
-    at = next(index for index, place in enumerate(places) if place is not None)
-    records = yield from _read_plan(places)
+    level = LimitLevel(entity_id, resource).stored(engine)
+    levels = level.searched()
+    at = levels.index(level)
+    records = yield from _read_plan(engine.namespace, levels)
     before, after = _both(engine, records, at, value)
-    dropped: Dropped = {name: [resource] for name in _gone(before, after)}
+    dropped: Dropped = {name: [level.resource] for name in _gone(before, after)}
     current = records[at]
-    if stored_id is not None and resource is None and _may_drop_more(current, value):
-        yield from _on_resources_plan(engine, stored_id, records, value, dropped)
+    if level.entity_id is not None and level.resource is None and _may_drop_more(current, value):
+        yield from _on_resources_plan(engine, level.entity_id, records, value, dropped)
     return LimitsPreview(before, after, dropped, stored_limits(current).version)
 
 
-def _places(engine: Engine, entity_id: StoredId | None, resource: str | None) -> list[str | None]:
-    """The keys of the levels that a place has, the most specific first."""
-    namespace = engine.namespace
-    return [
-        keys.entity_limits_key(namespace, entity_id, resource) if entity_id is not None and resource else None,
-        keys.entity_limits_key(namespace, entity_id, None) if entity_id is not None else None,
-        keys.resource_limits_key(namespace, resource) if resource else None,
-        keys.system_limits_key(namespace),
-    ]
+def preview_level_plan(engine: Engine, level: LimitLevel, limits: StoredLimits | None) -> Plan[LimitsPreview]:
+    """The effect of storing these limits at a level, or (None) of deleting its limits."""
+    how: dict[str, Any] = {"inherit": limits.inherit, "on_unavailable": limits.on_unavailable} if limits else {}
+    return (yield from preview_limits_plan(engine, level.entity_id, level.resource, limits, **how))
 
 
-def _read_plan(places: Sequence[str | None]) -> Plan[list[Record | None]]:
-    there = [place for place in places if place is not None]
-    found = dict(zip(there, (yield from GetRecords(there))))
-    return [None if place is None else found[place] for place in places]
+preview_level, apreview_level = blocking(preview_level_plan), coroutine(preview_level_plan)
+
+
+def _read_plan(namespace: str, levels: Sequence[StoredLevel | None]) -> Plan[list[Record | None]]:
+    there = [level for level in levels if level is not None]
+    found = dict(zip(there, (yield from GetRecords([level.key(namespace) for level in there]))))
+    return [None if level is None else found[level] for level in levels]
 
 
 def _both(
     engine: Engine, records: Sequence[Record | None], at: int, value: Value | None
 ) -> tuple[ResolvedLimits, ResolvedLimits]:
-    """As it is, and with this value at one of the levels."""
+    """Before, and with this value at one of the levels."""
     values: list[Value | None] = [record.value if record else None for record in records]
     changed: list[Any] = [*values[:at], value, *values[at + 1 :]]
     before, after = (
@@ -95,8 +103,8 @@ def _gone(before: ResolvedLimits, after: ResolvedLimits) -> list[str]:
 
 
 def _may_drop_more(record: Record | None, value: Value | None) -> bool:
-    """Whether an entity's default may drop names on a resource that it drops nowhere else: those that only the resource
-    has, and those of the system, if the resource does not inherit them."""
+    """Whether a change of an entity's default may drop names on some resources only: those of the resource itself, and
+    those of the system if the resource does not inherit them."""
     stops = value is not None and not inherits(value)
     if record is None:
         return stops
@@ -107,14 +115,14 @@ def _may_drop_more(record: Record | None, value: Value | None) -> bool:
 def _on_resources_plan(
     engine: Engine, entity_id: StoredId, records: Sequence[Record | None], value: Value | None, dropped: Dropped
 ) -> Plan[None]:
-    """The same on each resource that has limits."""
+    """The same for each resource with limits."""
     _, default, _, system = records
     prefix = keys.resources_prefix(engine.namespace)
     cursor: str | None = None
     while True:
         page = yield from ListRecords(prefix, cursor, _AT_ONCE)
-        own_keys = [keys.entity_limits_key(engine.namespace, entity_id, keys.last_part(one.key)) for one in page]
-        own = yield from GetRecords(own_keys)
+        resources = [keys.last_part(one.key) for one in page]
+        own = yield from GetRecords([StoredLevel(entity_id, one).key(engine.namespace) for one in resources])
         for everyones, mine in zip(page, own):
             for name in _gone(*_both(engine, [mine, default, everyones, system], 1, value)):
                 dropped.setdefault(name, []).append(keys.last_part(everyones.key))

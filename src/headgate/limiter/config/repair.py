@@ -1,4 +1,4 @@
-"""Finding what is corrupt in a namespace, and removing it."""
+"""Finding and removing corrupt data of a namespace."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from ..engine import Engine
 from ..observe.audit import tell_plan, told
 from ..observe.overview import all_buckets_plan
 from .edits import write_limits_plan
+from .levels import StoredLevel
 
 _PAGE = 1000
 
 
 def find_corrupt_plan(engine: Engine, *, pages: int | None = None) -> Plan[list[CorruptState]]:
-    """Everything in the namespace that is stored and cannot be read: buckets, and records of all kinds.
+    """All stored data of the namespace that cannot be read: buckets, and records of all kinds.
 
-    `pages`: of each kind look at no more pages than this. If the namespace's own record is among it, nothing else can
-    be looked at before that is repaired.
+    `pages`: read at most this many pages of each kind. If the record of the namespace itself is corrupt, repair it
+    first: nothing else can be read before.
     """
     (namespace,) = yield from GetRecords([keys.namespace_key(engine.namespace)], even_corrupt=True)
     if namespace is not None and namespace.flaw:
@@ -71,15 +72,15 @@ def _prefixes(namespace: str) -> list[str]:
 
 
 def repair_plan(engine: Engine, found: Iterable[CorruptState], *, actor: str | None = None) -> Plan[list[CorruptState]]:
-    """Remove what `find_corrupt()` has found, as far as it is still corrupt. What that was.
+    """Remove what `find_corrupt()` has found, if it is still corrupt. Returns what was removed.
 
-    Buckets start full again, and what they had counted for usage is lost with them. A removed record is as if it had
-    never been stored. The namespace's own record is written anew.
+    Buckets start full again, and their usage counts are lost. A removed record is as if it had never been stored. The
+    record of the namespace itself is written again.
     """
     repaired = []
     for error in list(found):
         if not isinstance(error, CorruptState):
-            raise ValidationError(f"repair takes what find_corrupt() gives, not {error!r}")
+            raise ValidationError(f"repair takes the results of find_corrupt(), not {error!r}")
         still = yield from _still_corrupt_plan(engine, error)
         if still is None:
             continue
@@ -97,7 +98,7 @@ _BUCKETS = Record("", {}, 0, "corrupt")
 
 
 def _still_corrupt_plan(engine: Engine, error: CorruptState) -> Plan[Record | None]:
-    """Somebody may have mended it meanwhile."""
+    """It may have been repaired or overwritten meanwhile."""
     if error.record_key:
         (record,) = yield from GetRecords([error.record_key], even_corrupt=True)
         return record if record is not None and record.flaw else None
@@ -122,23 +123,22 @@ def _repair_record_plan(engine: Engine, record: Record, error: CorruptState, act
     if record.key == keys.revision_key(namespace):
         yield from WriteRecords([Put(record.key, {"revision": engine.clock.now_ms()}), *event])
         return
-    changes: Sequence[Change] = [Delete(record.key), *_with_it(namespace, record.key), *event]
-    if record.key.startswith(f"{namespace}/limits#"):
-        yield from write_limits_plan(engine, [], changes)
+    changes: Sequence[Change] = [Delete(record.key), *event]
+    if record.key.startswith(keys.limits_prefix(namespace)):
+        yield from write_limits_plan(engine, [], [*changes, *_with_it(namespace, record.key)])
     else:
         yield from WriteRecords(changes)
 
 
 def _with_it(namespace: str, key: str) -> Iterator[Delete]:
-    """Where an entity with limits of its own is listed."""
-    prefix = keys.entities_limits_prefix(namespace)
-    if key.startswith(prefix):
-        entity_id, _, resource = key.removeprefix(prefix).partition("#")
-        yield Delete(keys.custom_key(namespace, resource or None, StoredId(entity_id)))
+    """The index of entities with limits of their own."""
+    index_key = StoredLevel.from_key(namespace, key).index_key(namespace)
+    if index_key is not None:
+        yield Delete(index_key)
 
 
 def _namespace_value(engine: Engine, value: dict[str, Any]) -> dict[str, Any]:
-    """In use, with the id that it had if that can be read: some stores keep its data under it."""
+    """Active, with its old id if that can be read: some stores keep its data under the id."""
     known = value.get("id")
     return {
         "id": known if isinstance(known, str) and known else secrets.token_urlsafe(8),

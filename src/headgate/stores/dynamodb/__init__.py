@@ -1,7 +1,7 @@
-"""`dynamodb://table?region=...`: a store in one table of DynamoDB (url.py, keys.py).
+"""`dynamodb://table?region=...`: a store in one DynamoDB table (url.py, keys.py).
 
-A bucket is kept as the moment at which it will be full again (rows.py). Taking from it is one conditional write, with
-nothing read before (forms.py), for any number of limits and any number of waiting callers (settle.py).
+A bucket is stored as the time at which it will be full again (rows.py). Taking from it is one conditional write without
+a read before it (conditional_writes.py), for any number of limits and waiting callers (settle.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..contract import AsyncStore, Store
 from .url import read_url
 
-# The stores need botocore, which the keys and forms of this folder do without.
+# The stores need botocore; the other modules do not.
 
 
 def open_blocking(url: str, timeout_seconds: float) -> Store:

@@ -14,17 +14,17 @@ from ...plan import Call
 from ..server import ServerCall, ServerStore
 from .driver import CONNECTIONS, LOADER, NO_CLIENT, client_options, config_options, late, sent
 from .exchange import Exchange, Reply, Send
-from .plans import Plans
-from .url import Settings
+from .plans import DynamoDBPlans
+from .url import DynamoDBSettings
 
 
 class DynamoDBStore(ServerStore):
     own_clock = False
-    _plans: Plans
+    _plans: DynamoDBPlans
     _wire: _Wire
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        super().__init__(Plans(settings), _Wire(settings, timeout_seconds), _Talk)
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
+        super().__init__(DynamoDBPlans(settings), _Wire(settings, timeout_seconds), _Talk)
 
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         return self._run(self._plans.settle_plan(batch, now_ms))
@@ -36,7 +36,7 @@ class DynamoDBStore(ServerStore):
 class _Wire:
     """A client of boto3, which many threads may use, and threads for what goes out side by side."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
         self.settings = settings
         self.timeout_seconds = timeout_seconds
         self._lock = threading.RLock()

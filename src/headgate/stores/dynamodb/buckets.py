@@ -1,4 +1,4 @@
-"""Buckets from outside: listing, deleting, and taking back what is spread over shards and no longer used."""
+"""Listing, deleting and sweeping buckets."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Page, Swept
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .bucket_ledger import BucketLedger
 from .cache import Cache
-from .conditional_writes import MARGIN_SECONDS, Place
-from .cross_shard import CrossShard
+from .conditional_writes import MARGIN_SECONDS
+from .cross_shard import CrossShard, Pool
 from .deliver import Deliverer
 from .exchange import Attributes, Failed, Send
+from .items import attribute, key_of, query, query_plan, read_items_plan
+from .ledger import BucketLedger
 from .namespaces import Namespaces
-from .places import places_plan
-from .pool import Pool
-from .reads import read_items_plan
+from .places import ItemPlace, places_plan
 from .rows import NEW, Row, bucket_of
 from .shards import if_no_shard, sharded_item
 from .slots import SlotSource, listed
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 
 Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
 
@@ -61,7 +59,7 @@ class Buckets:
         page = yield from self._read_plan(list(found), now_ms)
         return Page(page, after, page.corrupt)
 
-    def _read_plan(self, places: Sequence[Place], now_ms: int) -> Plan[Page[BucketRow]]:
+    def _read_plan(self, places: Sequence[ItemPlace], now_ms: int) -> Plan[Page[BucketRow]]:
         try:
             pools = yield from self._cross_shard.pools_plan(places, now_ms)
             slots = yield from self._slots.rows_plan(places)
@@ -69,7 +67,7 @@ class Buckets:
             if len(places) == 1:
                 return Page([], None, [error])
             found = Page[BucketRow]([])
-            for place in places:  # so that it is known which
+            for place in places:  # to find the corrupt one
                 one = yield from self._read_plan([place], now_ms)
                 found += one
                 found.corrupt += one.corrupt
@@ -90,12 +88,12 @@ class Buckets:
             ns = yield from self._namespaces.find_plan(namespace)
             if ns is not None:
                 try:
-                    yield from self._delete_one_plan(Place(ns, entity_id, resource, 0))
+                    yield from self._delete_one_plan(ItemPlace(ns, entity_id, resource, 0))
                 except CorruptState:
-                    yield from self._remove_plan(Place(ns, entity_id, resource, 0))
-                yield from self._slots.delete_plan(Place(ns, entity_id, resource, 0))
+                    yield from self._remove_plan(ItemPlace(ns, entity_id, resource, 0))
+                yield from self._slots.delete_plan(ItemPlace(ns, entity_id, resource, 0))
 
-    def _delete_one_plan(self, first: Place) -> Plan[None]:
+    def _delete_one_plan(self, first: ItemPlace) -> Plan[None]:
         while True:
             rows = yield from self._cross_shard.rows_plan([first])
             if first not in rows:
@@ -115,18 +113,16 @@ class Buckets:
             if not isinstance(done, Failed):
                 return
 
-    def _remove_plan(self, first: Place) -> Plan[None]:
-        """All items that there may be, with what they have counted: of a corrupt one nothing is known."""
-        places = {}
-        for shard in range(self._deliver.settings.max_shards):
-            place = first._replace(shard=shard)
-            places[place.pk, place.key["SK"]["S"]] = place
+    def _remove_plan(self, first: ItemPlace) -> Plan[None]:
+        """All items that may exist, with the usage in them: a corrupt item does not say how many shards there are."""
+        places = [first._replace(shard=shard) for shard in range(self._deliver.settings.max_shards)]
+        for place in places:
             self._cache.forget(place)
-        found = yield from read_items_plan(self._deliver, places)
-        deletes = [{"TableName": self._deliver.table, "Key": places[item_key].key} for item_key in found]
+        found = yield from read_items_plan(self._deliver, [place.item_key for place in places])
+        deletes = [{"TableName": self._deliver.table, "Key": key_of(item_key)} for item_key in found]
         yield from self._deliver.all_plan([Send("DeleteItem", delete, repeatable=True) for delete in deletes])
 
-    def _empty_all(self, rows: Mapping[Place, Row], count: int, conditions: Mapping[Place, Condition]) -> Send:
+    def _empty_all(self, rows: Mapping[ItemPlace, Row], count: int, conditions: Mapping[ItemPlace, Condition]) -> Send:
         """All shards at once, on these conditions and that there are no others."""
         first = next(iter(rows))._replace(shard=0)
         items: list[dict[str, Any]] = []
@@ -143,39 +139,24 @@ class Buckets:
     # Sweeping
 
     def sweep_plan(self, namespace: str, now_ms: int) -> Plan[Swept]:
-        """Buckets with shards that are full again: they are as if never used, and need not be kept. And the leases that
-        have run out."""
+        """Merge buckets whose shards are all full, because they are as if never used, and remove expired leases."""
         ns = yield from self._namespaces.find_plan(namespace)
         swept = leases = 0
         if ns is not None:
             for first in (yield from self._with_shards_plan(ns)):
-                with suppress(CorruptState):  # somebody has to hear of it
+                with suppress(CorruptState):  # an acquire reports it
                     (pool,) = yield from self._cross_shard.pools_plan([first], now_ms)
                     swept += yield from self._merge_plan(pool, now_ms)
             leases = yield from self._slots.free_expired_plan(ns, now_ms)
         return Swept(buckets=swept, leases=leases)
 
-    def _with_shards_plan(self, ns: str) -> Plan[list[Place]]:
-        found: list[Place] = []
-        start: Any = None
-        while True:
-            parameters: dict[str, Any] = {
-                "TableName": self._deliver.table,
-                "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
-                "ExpressionAttributeValues": {
-                    ":pk": attribute(keys.pk_sharded(ns)),
-                    ":sk": attribute(keys.sk_sharded("", "")[:-1]),
-                },
-                "ConsistentRead": True,
-            } | ({"ExclusiveStartKey": start} if start else {})
-            reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
-            assert not isinstance(reply, Failed)
-            for row in reply["Items"]:
-                _, _, entity_id, resource = row["SK"]["S"].split("#")
-                found.append(Place(ns, entity_id, resource, 0))
-            start = reply.get("LastEvaluatedKey")
-            if not start:
-                return found
+    def _with_shards_plan(self, ns: str) -> Plan[list[ItemPlace]]:
+        notes = query(keys.pk_sharded(ns), keys.sk_sharded("", "")[:-1])
+        found: list[ItemPlace] = []
+        for row in (yield from query_plan(self._deliver, notes)):
+            _, _, entity_id, resource = row["SK"]["S"].split("#")
+            found.append(ItemPlace(ns, entity_id, resource, 0))
+        return found
 
     def _merge_plan(self, pool: Pool, now_ms: int) -> Plan[int]:
         rows = {ledger.place: ledger.row or NEW for ledger in pool.ledgers}
@@ -208,7 +189,7 @@ def _if_unchanged(row: Row) -> Condition:
 
 
 def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
-    """All limits in order. Of one that has been of both kinds, as it was used last."""
+    """All limits in order. A limit that has had tokens and slots is shown as it was used last."""
     merged: dict[str, State] = {}
     for bucket in _merged(pool):
         merged[bucket.limit.name] = bucket
@@ -220,12 +201,14 @@ def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
 
 
 def _is_forgotten(states: Sequence[State], now_ms: int) -> bool:
-    """Items outlive their buckets, for what they have counted. One that was full for an hour is not listed."""
+    """Items outlive their buckets, because of the usage in them. Buckets that have been full for an hour are not
+    listed.
+    """
     return all(state.full_at_ms() + MARGIN_SECONDS * 1000 <= now_ms for state in states)
 
 
 def _merged(pool: Pool) -> tuple[Bucket, ...]:
-    """What all shards have together, as one bucket for each limit."""
+    """All shards together, as one bucket for each limit."""
     parts: dict[str, list[tuple[BucketLedger, Bucket]]] = {}
     for ledger in pool.ledgers:
         for name, state in (ledger.row or NEW).states.items():

@@ -1,32 +1,35 @@
-"""The items as they were last seen. They say what to send, never that something passes: that only DynamoDB says.
+"""The items as they were last seen. They decide what is sent, never what passes: only DynamoDB's reply does.
 
-That something does not pass, they may say, if they are asked too often: a bucket that is known to be empty is looked
-at, which writes nothing, and if many ask for it at once, not more than `LOOKS` times a second. So refusals are exact
-but under fire, when one may be as of a fifth of a second ago.
+A refusal can come from here. An empty bucket is read, which writes nothing. If more than `LOOKS` requests a second ask
+for it, the last read answers. So refusals are exact, except under such load, when they may be a fifth of a second old.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from .conditional_writes import Place
-from .rows import Row
+from ...core.decide import Part
+from .conditional_writes import Write
+from .ledger import Ledger
+from .places import ItemPlace
+from .rows import NEW, Row
+from .writer import News
 
 LOOKS = 5
 _KEPT = 20_000
 
 
 class Seen(NamedTuple):
-    """`at_ms`: of each limit, the latest moment at which somebody here looked at it."""
+    """`at_ms`: for each limit, the latest time at which this process looked at it."""
 
     row: Row
     at_ms: Mapping[str, int]
 
 
-class Pressure(NamedTuple):
+class _WriteCount(NamedTuple):
     writes: int
     since: float
 
@@ -34,38 +37,38 @@ class Pressure(NamedTuple):
 class Cache:
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._seen: dict[Place, Seen] = {}
-        self._looks: dict[Place, tuple[float, float]] = {}
-        self._pressure: dict[Place, Pressure] = {}
+        self._seen: dict[ItemPlace, Seen] = {}
+        self._looks: dict[ItemPlace, tuple[float, float]] = {}
+        self._pressure: dict[ItemPlace, _WriteCount] = {}
 
-    def get(self, place: Place) -> Seen | None:
+    def get(self, place: ItemPlace) -> Seen | None:
         return self._seen.get(place)
 
-    def put(self, place: Place, row: Row, at_ms: Mapping[str, int]) -> None:
+    def put(self, place: ItemPlace, row: Row, at_ms: Mapping[str, int]) -> None:
         with self._lock:
             known = self._seen.pop(place, None)
             self._seen[place] = Seen(row, at_ms if known is None else _latest(known.at_ms, at_ms))
             if len(self._seen) > _KEPT:
                 self._drop(next(iter(self._seen)))
 
-    def touch(self, place: Place, at_ms: Mapping[str, int]) -> None:
-        """It was only looked at here, but time must not run backwards for those who come after."""
+    def touch(self, place: ItemPlace, at_ms: Mapping[str, int]) -> None:
+        """It was only read here, but time must not run backwards for later requests."""
         with self._lock:
             known = self._seen.get(place)
             if known is not None:
                 self._seen[place] = Seen(known.row, _latest(known.at_ms, at_ms))
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: ItemPlace) -> None:
         with self._lock:
             self._drop(place)
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: ItemPlace) -> None:
         self._seen.pop(place, None)
         self._looks.pop(place, None)
         self._pressure.pop(place, None)
 
-    def may_look(self, place: Place) -> bool:
-        """Whether it is time to look again at what is believed to be empty."""
+    def may_look(self, place: ItemPlace) -> bool:
+        """Whether to read again an item that is assumed to be empty."""
         now = monotonic()
         with self._lock:
             left, then = self._looks.get(place, (float(LOOKS), now))
@@ -74,20 +77,56 @@ class Cache:
             self._looks[place] = (left - 1 if allowed else left, now)
         return allowed
 
-    def writes_per_second(self, place: Place, writes: int) -> float:
-        """How often all who use the item write to it, told by its own count: 0 until a second has passed."""
+    def writes_per_second(self, place: ItemPlace, writes: int) -> float:
+        """The rate of all writes to the item, by its own count: 0 until a second has passed."""
         now = monotonic()
         with self._lock:
             before = self._pressure.get(place)
             if before is None or writes < before.writes or now - before.since > 10:
-                self._pressure[place] = Pressure(writes, now)
+                self._pressure[place] = _WriteCount(writes, now)
                 return 0.0
             elapsed = now - before.since
             if elapsed < 1:
                 return 0.0
-            self._pressure[place] = Pressure(writes, now)
+            self._pressure[place] = _WriteCount(writes, now)
             return (writes - before.writes) / elapsed
 
 
 def _latest(before: Mapping[str, int], after: Mapping[str, int]) -> Mapping[str, int]:
     return {**before, **{name: max(ms, before.get(name, 0)) for name, ms in after.items()}}
+
+
+class ItemSource:
+    """Where the ledgers of a round come from, and what they learn goes to: the items of one kind."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def looks_at(self, ledger: Ledger) -> bool:
+        if ledger.sure:
+            return False
+        if ledger.would_look and not ledger.must_look and ledger.row is not None:
+            ledger.trusted = not self.cache.may_look(ledger.place)
+        return ledger.must_look or (ledger.would_look and not ledger.trusted)
+
+    def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
+        """Whether this item is full, so that the tokens that are given back belong to another."""
+        return False
+
+    def learn(self, ledger: Ledger, news: News | None, write: Write | None) -> None:
+        if news is None:
+            ledger.replay()
+            return
+        ledger.throttled = news.throttled
+        ledger.vanished = news.row is NEW and ledger.row is not None and bool(ledger.row.states)
+        if news.invalid is not None:
+            ledger.replay()
+            ledger.fresh = False
+        elif news.row is None:
+            if news.error is not None:
+                self.cache.forget(ledger.place)
+            ledger.learn(None if news.error else ledger.row)
+            ledger.fresh = False
+        else:
+            ledger.learn(news.row, write if news.done else None)
+            self.cache.put(ledger.place, news.row, ledger.seen_at_ms)

@@ -1,15 +1,15 @@
-"""What is written to an item, and under which condition.
+"""What is written to an item, and on which condition.
 
-    busy     ADD V        if low <= V <= high: what was decided holds for every V in between. So it is given back to a
-                          shard that has room for it: another one has, if this one has not
-    idle     SET V        if V is in the past: the bucket is full, from when does not matter
-    give     ADD V        whatever V is: below the present it means full, and full is the most there is
-    replace  SET V        if V is what it was when the decision was made: a new limit, a penalty, and what else is rare
+    busy     ADD V        if low <= V <= high: the decision holds for every V in between. Tokens are given back in the
+                          same way to a shard that has room for them: if this one has none, another has
+    idle     SET V        if V is in the past: the bucket is full, no matter since when
+    give     ADD V        whatever V is: a V in the past means full, and a bucket cannot be more than full
+    replace  SET V        if V is unchanged since the decision: a new limit, a penalty, and other rare cases
     missing  SET V        if the item does not have the limit yet
-    upsert   SET V        idle or missing, or no such item at all: for whoever does not know
+    upsert   SET V        idle or missing, or no such item: used when nothing is known of the item
 
-All of an item's limits are written at once or not at all. An operation of DynamoDB costs the same for any number. So it
-is with what was used: it is added to the count of the hour by the way, whatever the count is.
+All limits of an item are written together or not at all. A DynamoDB operation costs the same for any number of them.
+Usage is added to the count of the hour in the same write.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from ...core.usage import hour_of
-from . import keys
-from .attributes import item_of
 from .exchange import Attributes, Send
+from .places import ItemPlace
 from .rows import PREFIX, Row, used_name
 
 MARGIN_SECONDS = 3600
@@ -40,7 +39,7 @@ class Form(Enum):
 
 
 class LimitWrite(NamedTuple):
-    """`low` and `high`: what V has to be. `v`: what it becomes, or for ADD what comes to it."""
+    """`low` and `high`: the range that V must be in. `v`: the new V, or for ADD the difference."""
 
     name: str
     form: Form
@@ -58,55 +57,23 @@ class LimitWrite(NamedTuple):
         return used_name(self.name, hour_of(self.at_ms))
 
 
-class Place(NamedTuple):
-    """An item: one shard of all buckets of an entity on a resource."""
-
-    ns: str
-    entity_id: str
-    resource: str
-    shard: int
-
-    @property
-    def pk(self) -> str:
-        return keys.pk_bucket(*self)
-
-    @property
-    def key(self) -> dict[str, Attributes]:
-        return {"PK": {"S": self.pk}, "SK": {"S": keys.STATE}}
-
-    def fixed(self) -> dict[str, Attributes]:
-        """What every item of buckets says of itself, besides its key."""
-        ns, entity_id, resource, shard = self
-        return item_of(
-            {
-                "entity_id": entity_id,
-                "resource": resource,
-                "GSI2PK": keys.gsi2_pk(ns, resource),
-                "GSI2SK": keys.gsi2_sk_bucket(entity_id, shard),
-                "GSI3PK": keys.gsi3_pk_entity(ns, entity_id),
-                "GSI3SK": keys.gsi3_sk_bucket(resource, shard),
-                "GSI4PK": ns,
-                "GSI4SK": self.pk,
-            }
-        )
-
-
 class Write(Protocol):
-    """What is written to an item at once."""
+    """One write to one item."""
 
     def update(self, table: str) -> Send: ...
     def transact(self, table: str) -> dict[str, Any]:
         """The parameters of an Update, alone or in a transaction."""
 
     def statement(self, table: str) -> dict[str, Any] | None:
-        """The same as a statement, many of which go in one request; None if it cannot be said so."""
+        """The same as a PartiQL statement, many of which fit in one request; None if it cannot be expressed as one."""
 
 
 class ItemWrite(NamedTuple):
-    """Of buckets. `row`: the item as it is believed to be, None if nothing is known of it. `usage_ms`: how long what is
-    used is to be known, 0 if it is not counted."""
+    """A write to an item of buckets. `row`: the item as it is assumed to be, None if nothing is known of it.
+    `usage_ms`: how long usage is kept; 0 if it is not counted.
+    """
 
-    place: Place
+    place: ItemPlace
     row: Row | None
     at_ms: int
     full_at_ms: int
@@ -121,7 +88,7 @@ class ItemWrite(NamedTuple):
         return bool(self.usage_ms and limit.consumed_milli)
 
     def _counted(self) -> list[str]:
-        """What each limit is counted in, if it is."""
+        """The attribute that counts the usage of each limit, "" if it is not counted."""
         return [limit.used_name if self.counts(limit) else "" for limit in self.limits]
 
     def update(self, table: str) -> Send:
@@ -182,10 +149,10 @@ class ItemWrite(NamedTuple):
 
 
 def time_to_live(row: Row | None, needed_ms: int) -> int:
-    """The one that has to be written, or 0: the one it has will do, or it has none because of its shards.
+    """The time to live to write; 0 if the item's own is late enough, or if it has none because it has shards.
 
-    It is never taken back, so that whoever knows an older item knows too little, not too much. DynamoDB goes by its own
-    clock, whatever clock the limiter was given.
+    It only moves forward, so a client with an older view of the item assumes an earlier time, never a later one.
+    DynamoDB uses its own clock, whatever clock the limiter was given.
     """
     if row is not None and row.shard_count > 1:
         return 0

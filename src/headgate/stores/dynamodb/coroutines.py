@@ -24,17 +24,17 @@ from .driver import (
     method_name,
 )
 from .exchange import MISCONFIGURED, Exchange, Failed, Reply, Send
-from .plans import Plans
-from .url import Settings
+from .plans import DynamoDBPlans
+from .url import DynamoDBSettings
 
 
 class AsyncDynamoDBStore(AsyncServerStore["_AsyncTalk"]):
     own_clock = False
-    _plans: Plans
+    _plans: DynamoDBPlans
     _wire: _AsyncWire
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
-        super().__init__(Plans(settings), _AsyncWire(settings, timeout_seconds), _AsyncTalk)
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
+        super().__init__(DynamoDBPlans(settings), _AsyncWire(settings, timeout_seconds), _AsyncTalk)
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncTalk) -> list[Answer]:
         return await arun(self._plans.settle_plan(batch, now_ms), call.perform)
@@ -46,7 +46,7 @@ class AsyncDynamoDBStore(AsyncServerStore["_AsyncTalk"]):
 class _AsyncWire:
     """A client of aiobotocore. It belongs to an event loop, and is closed at its end at the latest."""
 
-    def __init__(self, settings: Settings, timeout_seconds: float) -> None:
+    def __init__(self, settings: DynamoDBSettings, timeout_seconds: float) -> None:
         self.settings = settings
         self.timeout_seconds = timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,32 +1,158 @@
-"""A request on all shards of its buckets: one too large for a single shard, or refused by it, or a look at all.
+"""A request on all shards of its buckets: because it is too large for one shard, or one refuses it, or it reads them
+all.
 
-All shards are read, the request is decided on their sum, and what it takes of each is written in one transaction: all
-of it, or nothing. A transaction has room for 100 items, and a level has at most 64. What is more is written one level
-after the other, each in a transaction of its own, and so each once. What a take has taken of some levels is given back
-if another one refuses.
+All shards are read, and the request is decided on their sum. What it takes from each is written in one transaction, all
+or nothing. A transaction has room for 100 items, and a level has at most 64. If a request needs more, it is written
+level by level, each in its own transaction, and so exactly once. If a level refuses, the tokens taken from earlier
+levels are given back.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from copy import copy
 
+from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Level, Part, Request, refund
 from ...core.errors import Contended, HeadgateError
 from ...plan import Plan, Sleep
-from .bucket_ledger import BucketLedger
 from .cache import Cache
-from .conditional_writes import Place, Write
+from .conditional_writes import Write
 from .deliver import Deliverer
 from .exchange import MoreTime
-from .ledger import Ledger
+from .items import read_items_plan
+from .ledger import BucketLedger, Ledger, longest_of, longest_wait
 from .namespaces import Namespaces
-from .pool import Pool
-from .reads import read_items_plan
+from .places import ItemPlace
 from .rows import NEW, Row, has_buckets, read_row
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 from .writer import TOGETHER, Writer, Writes
+
+_SLACK = 2  # take from shards with this many times the amount, because others take at the same time
+
+
+class Pool:
+    """All shards of the buckets of an entity on a resource, as one."""
+
+    def __init__(self, ledgers: Sequence[BucketLedger]) -> None:
+        self.ledgers = ledgers
+
+    def buckets(self, part: Part) -> list[Bucket]:
+        return [ledger.bucket(part) for ledger in self.ledgers]
+
+    def wait_ms(self, part: Part) -> int | None:
+        """The time until all shards together have the amount."""
+        buckets = self.buckets(part)
+        if part.amount_milli > sum(bucket.limit.capacity_milli // one.shards for one, bucket in self._both(buckets)):
+            return None
+        blocked = max(bucket.blocked_until_ms - bucket.settled_at_ms for bucket in buckets)
+        low, high = max(0, blocked), max(bucket.full_at_ms() - bucket.settled_at_ms for bucket in buckets)
+        while low < high:
+            middle = (low + high) // 2
+            if sum(self._there(buckets, middle)) >= part.amount_milli:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _both(self, buckets: list[Bucket]) -> zip[tuple[BucketLedger, Bucket]]:
+        return zip(self.ledgers, buckets)
+
+    def _there(self, buckets: list[Bucket], wait_ms: int) -> list[int]:
+        """What each shard has after a while, in real millitokens."""
+        found = []
+        for ledger, bucket in self._both(buckets):
+            later = copy(bucket)
+            later.settle(bucket.settled_at_ms + wait_ms)
+            found.append(later.tokens_milli // ledger.shards)
+        return found
+
+    def available_milli(self, part: Part) -> int:
+        buckets = self.buckets(part)
+        if any(bucket.blocked_until_ms > bucket.settled_at_ms for bucket in buckets):
+            return min(0, sum(self._there(buckets, 0)))
+        return sum(self._there(buckets, 0))
+
+    def take(self, part: Part, wait_ms: int, *, again: bool) -> None:
+        """`again`: other writers were faster."""
+        there = self._there(self.buckets(part), wait_ms)
+        for ledger, share in zip(self.ledgers, (_of_some if again else _of_few)(part.amount_milli, there)):
+            if share:
+                ledger.insists = ledger.insists or wait_ms > 0
+                ledger.move(part, share, FORCE if wait_ms else TAKE)
+
+    def force(self, part: Part) -> None:
+        there = self._there(self.buckets(part), 0)
+        shares = self._given(part, there) if part.amount_milli < 0 else self._charged(part.amount_milli, there)
+        for ledger, share in zip(self.ledgers, shares):
+            if share:
+                ledger.move(part, share)
+
+    def _charged(self, amount_milli: int, there: list[int]) -> list[int]:
+        """All that is there, and an equal share of the debt: a shard without debt would give its tokens away."""
+        shares = _of_few(amount_milli, there)
+        debt_milli = amount_milli - sum(shares)
+        debts = [debt_milli // ledger.shards for ledger in self.ledgers]
+        debts[0] += debt_milli - sum(debts)
+        return [share + debt for share, debt in zip(shares, debts)]
+
+    def _given(self, part: Part, there: list[int]) -> list[int]:
+        """To the shards that lack the most, and to none more than it lacks, because a full one would lose it. Debts
+        come first: while there are any, no other shard may have tokens to give away.
+        """
+        missing = [divmod(ledger.missing_milli(part), ledger.shards) for ledger in self.ledgers]
+        debts = _of_few(-part.amount_milli, [min(-has, whole) for has, (whole, _) in zip(there, missing)])
+        left = -part.amount_milli - sum(debts)
+        more = _of_few(left, [whole - debt for debt, (whole, _) in zip(debts, missing)])
+        shares = [debt + share for debt, share in zip(debts, more)]
+        left -= sum(more)
+        for place, (_, fraction) in enumerate(missing):
+            if left and fraction:  # it lacks another fraction of a millitoken
+                shares[place] += 1
+                left -= 1
+        shares[missing.index(max(missing))] += left  # all are full: only usage changes
+        return [-share for share in shares]
+
+    def lower(self, part: Part) -> None:
+        """Lower the sum to the amount, if it is higher: each shard keeps its share. Debts stay."""
+        there = self._there(self.buckets(part), 0)
+        if sum(there) < part.amount_milli:
+            return
+        total = sum(has for has in there if has > 0)
+        left = max(0, part.amount_milli) - sum(has for has in there if has < 0)
+        for ledger, has in zip(self.ledgers, there):
+            if has > 0:
+                share = left * has // total  # never more than it has
+                ledger.move(part, share, LOWER)
+                left, total = left - share, total - has
+
+
+def _of_few(amount_milli: int, there: list[int]) -> list[int]:
+    """From as few shards as possible, the fullest first. The sum may be less than the amount."""
+    shares = [0] * len(there)
+    for place in sorted(range(len(there)), key=lambda place: (-there[place], random.random())):
+        shares[place] = max(0, min(amount_milli, there[place]))
+        amount_milli -= shares[place]
+    return shares
+
+
+def _of_some(amount_milli: int, there: list[int]) -> list[int]:
+    """From some random shards that have more than enough, in proportion: others take from them at the same time."""
+    chosen: list[int] = []
+    total = 0
+    for place in random.sample(range(len(there)), len(there)):
+        if there[place] > 0 and total < _SLACK * amount_milli:
+            chosen.append(place)
+            total += there[place]
+    shares = [0] * len(there)
+    left = amount_milli
+    for place in chosen:
+        shares[place] = min(left, -(-amount_milli * there[place] // total))
+        left -= shares[place]
+    return shares
+
 
 log = logging.getLogger("headgate")
 
@@ -43,8 +169,8 @@ class CrossShard:
         self._cache = cache
         self._writer = writer
 
-    def settle_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer]:
-        """`places`: an item of each level, whichever."""
+    def settle_plan(self, request: Request, places: Sequence[ItemPlace], now_ms: int) -> Plan[Answer]:
+        """`places`: one item of each level, any shard."""
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
             yield from self._check_plan(pools)
@@ -62,17 +188,17 @@ class CrossShard:
                 yield from self._by_levels_plan(_only_limits(request), places, now_ms)
                 return answer
             yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
-        raise Contended("too many others write to the same buckets of DynamoDB at once")
+        raise Contended("too many writers contend for the same buckets in DynamoDB")
 
     def _check_plan(self, pools: Sequence[Pool]) -> Plan[None]:
-        """Moved, if they are of a namespace that is not there any more."""
+        """NamespaceMoved, if the namespace no longer exists."""
         for place in (pool.ledgers[0].place for pool in pools if pool.ledgers[0].row is NEW):
             seen = self._cache.get(place)
             if self._namespaces.moved(place.ns) or (seen is not None and seen.row.states):
                 yield from self._namespaces.check_plan(place.ns)
 
     def _write_plan(self, ledgers: Sequence[Ledger], writes: Writes, now_ms: int) -> Plan[bool]:
-        """All of it or nothing: whether it was done."""
+        """All or nothing: whether it was written."""
         news = yield from self._writer.write_plan(writes, [])
         for ledger in ledgers:
             known = news[ledger].row if ledger in news else ledger.row
@@ -86,10 +212,10 @@ class CrossShard:
                 raise one.error
         return all(one.done for one in news.values())
 
-    def _by_levels_plan(self, request: Request, places: Sequence[Place], now_ms: int) -> Plan[Answer | None]:
-        """One level after the other. None: one of them refuses by now, and nothing was taken."""
+    def _by_levels_plan(self, request: Request, places: Sequence[ItemPlace], now_ms: int) -> Plan[Answer | None]:
+        """Level by level. None: a level refuses by now, and nothing was taken."""
         levels: dict[Part, Level] = {}
-        taken: list[tuple[Request, Place]] = []
+        taken: list[tuple[Request, ItemPlace]] = []
         for level, place in enumerate(places):
             parts = [part for part in request.parts if part.level == level]
             alone = request._replace(parts=tuple(part._replace(level=0) for part in parts))
@@ -107,15 +233,15 @@ class CrossShard:
         in_order = [levels[part] for part in request.parts]
         return Answer(request.mode is not RENEW, longest_wait(in_order), in_order)
 
-    def _give_back_plan(self, taken: Sequence[tuple[Request, Place]], now_ms: int) -> Plan[None]:
+    def _give_back_plan(self, taken: Sequence[tuple[Request, ItemPlace]], now_ms: int) -> Plan[None]:
         for request, place in taken:
             yield from MoreTime()
             try:
                 yield from self.settle_plan(refund(request), [place], now_ms)
             except HeadgateError as error:
-                log.warning("what was taken of %r in vain could not be given back: %s", place.pk, error)
+                log.warning("tokens of %r that a refused request took could not be given back: %s", place.pk, error)
 
-    def pools_plan(self, places: Sequence[Place], now_ms: int) -> Plan[list[Pool]]:
+    def pools_plan(self, places: Sequence[ItemPlace], now_ms: int) -> Plan[list[Pool]]:
         firsts = [place._replace(shard=0) for place in places]
         rows = yield from self.rows_plan(firsts)
         others = [
@@ -128,13 +254,13 @@ class CrossShard:
             pools.append(Pool([self._ledger(place, rows.get(place, NEW), now_ms) for place in mine]))
         return pools
 
-    def rows_plan(self, places: Sequence[Place]) -> Plan[dict[Place, Row]]:
-        """Those that there are."""
-        by_key = {(place.pk, place.key["SK"]["S"]): place for place in places}
+    def rows_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
+        """The rows of the items that exist."""
+        by_key = {place.item_key: place for place in places}
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_row(item) for key, item in items.items() if has_buckets(item)}
 
-    def _ledger(self, place: Place, row: Row, now_ms: int) -> BucketLedger:
+    def _ledger(self, place: ItemPlace, row: Row, now_ms: int) -> BucketLedger:
         seen = self._cache.get(place)
         ledger = BucketLedger(place, row, now_ms, seen.at_ms if seen else None)
         ledger.together = True
@@ -155,7 +281,7 @@ def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
 
 
 def _forget(pools: Sequence[Pool]) -> None:
-    """A look decides nothing that is to be written."""
+    """A read must not write anything."""
     for pool in pools:
         for ledger in pool.ledgers:
             ledger.begin()
@@ -174,20 +300,5 @@ def _apply(request: Request, part: Part, pool: Pool, wait_ms: int, *, again: boo
 
 
 def _only_limits(request: Request) -> Request:
-    """What even a refused request does: the limits it brought hold from now on."""
+    """What even a refused request does: its limits take effect."""
     return request._replace(mode=FORCE, parts=tuple(part._replace(amount_milli=0) for part in request.parts))
-
-
-def longest_wait(levels: Iterable[Level]) -> int | None:
-    """Of all levels."""
-    return longest_of(wait_ms for _, wait_ms in levels)
-
-
-def longest_of(waits: Iterable[int | None]) -> int | None:
-    """The longest wait of all, or None if one of them never ends."""
-    longest = 0
-    for wait_ms in waits:
-        if wait_ms is None:
-            return None
-        longest = max(longest, wait_ms)
-    return longest

@@ -1,8 +1,7 @@
-"""Between the store's plans and the wire: what is sent again, and what the errors of DynamoDB mean.
+"""Between the store's plans and the wire: what is retried, and what DynamoDB's errors mean.
 
-A reply says that it was done. A `Failed` that comes back is an answer too: a condition did not hold. Everything else
-either passes (too many requests, a connection that could not be made) and is tried again until the deadline, or is
-raised.
+A reply means that the operation succeeded. A `Failed` is an answer too: a condition did not hold. Other errors are
+retried until the deadline if they are temporary (throttling, a refused connection), and raised otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 from ...core.errors import RateLimiterUnavailable, ValidationError
 from ...plan import Plan, Sleep
 from .exchange import MISCONFIGURED, Exchange, Failed, Lost, Reply, Send
-from .url import Settings
+from .url import DynamoDBSettings
 
 Result: TypeAlias = "Mapping[str, Any] | Failed"
 Outcome: TypeAlias = "Mapping[str, Any] | Failed | RateLimiterUnavailable"
@@ -33,7 +32,7 @@ THROTTLED = {
     "RequestThrottled",
 }
 ANSWERS = {"ConditionalCheckFailed", "TransactionCanceled", "TransactionConflict"}
-# Nobody knows what became of it, as with a lost reply.
+# It may have succeeded or not, as with a lost reply.
 _UNKNOWN = {"InternalServerError", "InternalFailure", "ServiceUnavailable", "TransactionInProgress"}
 _DENIED = {"AccessDenied", "UnrecognizedClient", "InvalidSignature", "ExpiredToken", "MissingAuthenticationToken"}
 
@@ -45,7 +44,7 @@ class Denied(ValidationError):
 class _Try:
     """An operation that is tried until it has an outcome.
 
-    `in_doubt`: it was sent before, and perhaps done. That there are too many requests then says nothing of it.
+    `in_doubt`: an earlier attempt may have succeeded. That a later one was throttled does not change that.
     """
 
     __slots__ = ("in_doubt", "outcome", "send")
@@ -57,13 +56,13 @@ class _Try:
 
 
 class Deliverer:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DynamoDBSettings) -> None:
         self.settings = settings
         self.table = settings.table
-        self.gone = 0  # how often the table was missing: whatever was known of it may have gone with it
+        self.gone = 0  # how often the table was missing: what is known of it may be outdated
 
     def all_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Result]]:
-        """One result for each, or the first trouble there is. `expected`: codes that are answers here."""
+        """One result for each, or raise the first error. `expected`: error codes that are answers here."""
         results: list[Result] = []
         for outcome in (yield from self.each_plan(sends, expected)):
             if isinstance(outcome, RateLimiterUnavailable):
@@ -75,8 +74,14 @@ class Deliverer:
         (result,) = yield from self.all_plan([send], expected)
         return result
 
+    def read_plan(self, operation: str, **parameters: Any) -> Plan[Mapping[str, Any]]:
+        """The reply to an operation on the table that has no condition and may be sent twice."""
+        result = yield from self.one_plan(Send(operation, {"TableName": self.table, **parameters}, repeatable=True))
+        assert not isinstance(result, Failed)
+        return result
+
     def each_plan(self, sends: Sequence[Send], expected: frozenset[str] = frozenset()) -> Plan[list[Outcome]]:
-        """One result for each, or why there is none."""
+        """One result for each, or the reason why there is none."""
         tries = [_Try(send) for send in sends]
         waiting = tries
         pause = _FIRST_PAUSE
@@ -90,7 +95,7 @@ class Deliverer:
         return [one.outcome for one in tries if one.outcome is not None]
 
     def _goes_again(self, one: _Try, reply: Reply, expected: frozenset[str]) -> bool:
-        if one.outcome is None or not _is_too_late(reply):  # otherwise why it was not done before says more
+        if one.outcome is None or not _is_too_late(reply):  # otherwise the earlier error says more
             one.outcome = self._outcome(reply, expected - THROTTLED if one.in_doubt else expected)
         one.in_doubt = one.in_doubt or _is_in_doubt(reply)
         return isinstance(one.outcome, RateLimiterUnavailable) and _may_go_again(one.send, reply)
@@ -102,15 +107,13 @@ class Deliverer:
             return reply
         code = reply.code
         if code == "TransactionCanceled" and any(reason.code in THROTTLED for reason in reply.reasons):
-            return RateLimiterUnavailable(f"DynamoDB cannot take more for table {self.table!r} just now: {code}")
+            return RateLimiterUnavailable(f"DynamoDB throttles table {self.table!r}: {code}")
         if code in ANSWERS or code in expected:
             return reply
         if code in THROTTLED:
-            return RateLimiterUnavailable(
-                f"DynamoDB cannot take more for table {self.table!r} just now: {code}: {reply.message}"
-            )
+            return RateLimiterUnavailable(f"DynamoDB throttles table {self.table!r}: {code}: {reply.message}")
         if code in _UNKNOWN:
-            return RateLimiterUnavailable(f"DynamoDB is in trouble: {code}: {reply.message}")
+            return RateLimiterUnavailable(f"DynamoDB has an internal error: {code}: {reply.message}")
         raise self.unusable(reply)
 
     def unusable(self, failed: Failed) -> ValidationError:
@@ -125,8 +128,8 @@ class Deliverer:
             )
         if failed.code in _DENIED:
             return (Denied if failed.code == "AccessDenied" else ValidationError)(
-                f"{where} may not be used with these credentials: {failed.message}. The policies that "
-                "`headgate aws template` contains say what an application, an administrator and a reader need"
+                f"these credentials may not use {where}: {failed.message}. `headgate aws template` contains policies "
+                "for applications, administrators and readers"
             )
         if failed.code == "Validation" and "index" in failed.message.lower():
             return ValidationError(

@@ -1,4 +1,4 @@
-"""What the two transports share of botocore: how to make a client, and what its exceptions mean."""
+"""What the two transports share of botocore: creating a client, and what its exceptions mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.errors import ValidationError
 from .exchange import MISCONFIGURED, Failed, Lost, Reply, Send
-from .url import Settings
+from .url import DynamoDBSettings
 
 try:
     import botocore
@@ -18,7 +18,7 @@ except ImportError as error:
     raise ValidationError("a DynamoDB store needs boto3 and aiobotocore: pip install 'headgate[dynamodb]'") from error
 
 CONNECTIONS = 64
-# The descriptions of AWS's services are large, and the same for every client.
+# The descriptions of AWS services are large, and all clients can share them.
 LOADER = Loader(extra_search_paths=[Loader.CUSTOMER_DATA_PATH])
 
 # Nothing was sent.
@@ -43,12 +43,12 @@ NO_CLIENT = (exceptions.BotoCoreError, ValueError)
 ERRORS = (exceptions.BotoCoreError, OSError)
 
 
-def client_options(settings: Settings) -> dict[str, Any]:
+def client_options(settings: DynamoDBSettings) -> dict[str, Any]:
     return {"region_name": settings.region, "endpoint_url": settings.endpoint_url}
 
 
 def config_options(timeout_seconds: float) -> dict[str, Any]:
-    """Nothing is sent twice by the driver: it does not know what may be."""
+    """The driver retries nothing: it does not know what may be sent twice."""
     return {
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": timeout_seconds,
@@ -56,7 +56,7 @@ def config_options(timeout_seconds: float) -> dict[str, Any]:
         "max_pool_connections": CONNECTIONS,
         "parameter_validation": False,
         "tcp_keepalive": True,
-        # Otherwise it is put together anew for every request, twice.
+        # Otherwise botocore builds it twice for every request.
         "user_agent": f"headgate Botocore/{botocore.__version__}",
     }
 
@@ -68,7 +68,7 @@ def method_name(operation: str) -> str:
 
 
 def sent(client: Any, send: Send, timeout_seconds: float) -> Reply:
-    """Send it with a client of boto3, and wait for the reply."""
+    """Send it with a boto3 client, and wait for the reply."""
     try:
         reply: Reply = getattr(client, method_name(send.operation))(**send.parameters)
         return reply
@@ -81,19 +81,19 @@ def sent(client: Any, send: Send, timeout_seconds: float) -> Reply:
 
 
 def failed(error: Any) -> Failed:
-    """botocore's exception for an error reply."""
+    """An error reply, from botocore's exception."""
     response = error.response
-    told = response.get("Error", {})
-    code = str(told.get("Code", "")).rpartition("#")[2].removesuffix("Exception")
+    details = response.get("Error", {})
+    code = str(details.get("Code", "")).rpartition("#")[2].removesuffix("Exception")
     reasons = [
         Failed(reason.get("Code", "None"), reason.get("Message", ""), reason.get("Item"))
         for reason in response.get("CancellationReasons", ())
     ]
-    return Failed(code, str(told.get("Message", "")), response.get("Item"), reasons)
+    return Failed(code, str(details.get("Message", "")), response.get("Item"), reasons)
 
 
 def lost(error: Exception, timeout_seconds: float) -> Lost:
-    """An exception that is no reply."""
+    """An exception without a reply."""
     if isinstance(error, UNUSABLE):
         raise ValidationError(f"the AWS configuration cannot be used: {error}") from error
     if isinstance(error, exceptions.ReadTimeoutError):

@@ -1,4 +1,4 @@
-"""The table as DynamoDB describes it: is all of it there, and can it be used."""
+"""The table as DynamoDB describes it: whether it is complete and can be used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from ...plan import Plan
 from ..health import ClockReading, Finding
 from .blocking import DynamoDBStore
 from .deliver import Deliverer
-from .exchange import Failed, Send
-from .table import INDEXES, STREAM, TTL
-from .url import Settings, read_url
-from .versions import SCHEMA, VERSION_KEY, Versions
+from .items import key_of
+from .table import INDEXES, SCHEMA, STREAM, TTL, VERSION_KEY, Versions
+from .url import DynamoDBSettings, read_url
 
 T = TypeVar("T")
 
@@ -25,8 +24,12 @@ def examine(url: str, timeout_seconds: float) -> list[Finding]:
     try:
         return _run(settings, timeout_seconds, _examine_plan(Deliverer(settings)))
     except ValidationError as error:
-        # An application needs no right to describe the table: what it needs is tried out anyway.
-        return [Finding("table", "warn", f"it cannot be described: {error}", "try again with the rights of a reader")]
+        # An application needs no permission to describe the table. What it does need is tested elsewhere.
+        return [
+            Finding(
+                "table", "warn", f"the table cannot be described: {error}", "try again with the permissions of a reader"
+            )
+        ]
 
 
 def read_clock(url: str, timeout_seconds: float) -> ClockReading:
@@ -34,18 +37,15 @@ def read_clock(url: str, timeout_seconds: float) -> ClockReading:
     return _run(settings, timeout_seconds, _clock_plan(Deliverer(settings)))
 
 
-def _run(settings: Settings, timeout_seconds: float, plan: Plan[T]) -> T:
+def _run(settings: DynamoDBSettings, timeout_seconds: float, plan: Plan[T]) -> T:
     with closing(DynamoDBStore(settings, timeout_seconds)) as store:
         return store._run(plan)
 
 
 def _examine_plan(deliver: Deliverer) -> Plan[list[Finding]]:
-    named = {"TableName": deliver.table}
-    described = yield from deliver.one_plan(Send("DescribeTable", named, repeatable=True))
-    expiry = yield from deliver.one_plan(Send("DescribeTimeToLive", named, repeatable=True))
+    described = yield from deliver.read_plan("DescribeTable")
+    expiry = yield from deliver.read_plan("DescribeTimeToLive")
     version = yield from Versions(deliver).check_plan()
-    assert not isinstance(described, Failed)
-    assert not isinstance(expiry, Failed)
     layout = f"layout {version.schema if version else SCHEMA}"
     return list(_findings(deliver, described["Table"], expiry["TimeToLiveDescription"], layout))
 
@@ -65,10 +65,10 @@ def _findings(
         yield Finding("indexes", "ok", f"all {len(INDEXES)} are there")
     expires = expiry.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
     by_ours = expiry.get("AttributeName") == TTL["AttributeName"]
-    yield _switch("expiry", expires and by_ours, f"what nobody needs any more is never cleared away: {repair}")
+    yield _switch("expiry", expires and by_ours, f"expired items are never removed: {repair}")
     stream = table.get("StreamSpecification", {})
     streams = stream.get("StreamEnabled") and stream.get("StreamViewType") == STREAM["StreamViewType"]
-    yield _switch("stream", bool(streams), f"the functions of a stack have nothing to go by: {repair}")
+    yield _switch("stream", bool(streams), f"the functions of a stack get no records: {repair}")
 
 
 def _switch(check: str, on: bool, advice: str) -> Finding:
@@ -76,12 +76,10 @@ def _switch(check: str, on: bool, advice: str) -> Finding:
 
 
 def _clock_plan(deliver: Deliverer) -> Plan[ClockReading]:
-    """The time at which DynamoDB answered, in whole seconds."""
-    pk, sk = VERSION_KEY  # which everybody may read
-    get = Send("GetItem", {"TableName": deliver.table, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}}, repeatable=True)
-    yield from deliver.one_plan(get)  # to connect takes time of its own
-    reply = yield from deliver.one_plan(get)
-    assert not isinstance(reply, Failed)
+    """DynamoDB's time when it answered, in whole seconds."""
+    key = key_of(VERSION_KEY)  # every policy allows reading it
+    yield from deliver.read_plan("GetItem", Key=key)  # the first call also connects, which takes longer
+    reply = yield from deliver.read_plan("GetItem", Key=key)
     date = reply["ResponseMetadata"]["HTTPHeaders"]["date"]
     now_ms = int(parsedate_to_datetime(date).timestamp()) * 1000
     return ClockReading(now_ms, now_ms, grain_ms=1000)

@@ -1,4 +1,4 @@
-"""Every key of the table, made and read here alone.
+"""All keys of the table, made and parsed only here.
 
     what                  PK                                  SK
     entity                {ns}/ENTITY#{id}                    #META
@@ -54,12 +54,12 @@ def pk_bucket(ns: str, entity_id: str, resource: str, shard: int) -> str:
 
 
 def pk_sharded(ns: str) -> str:
-    """Not beside the limits of the system: who may split a bucket need not be allowed to change those."""
+    """Not beside the limits of the system: a policy may allow splitting buckets without allowing that."""
     return f"{ns}/BUCKET#"
 
 
 def pk_hours(ns: str, entity_id: str) -> str:
-    """Among the buckets: who may take tokens may put away what was counted."""
+    """Among the buckets: a policy that allows taking tokens allows moving usage too."""
     return f"{ns}/BUCKET#{entity_id}"
 
 
@@ -77,7 +77,7 @@ def sk_config(resource: str | None = None) -> str:
 
 
 def sk_usage(resource: str, window: str, start: str) -> str:
-    """`window` is hour, day or month, `start` its first moment: windows of different length never share a key."""
+    """`window` is hour, day or month, `start` its first second: windows of different length never share a key."""
     return f"#USAGE#{resource}#{window}#{start}"
 
 
@@ -138,7 +138,7 @@ def gsi2_sk_usage(window: str, start: str, entity_id: str) -> str:
 
 
 def gsi2_pk_entities(ns: str) -> str:
-    """GSI4 has them too, but among the usage of everyone, which is far more."""
+    """GSI4 has entities too, but among all usage, which is far more."""
     return f"{ns}/ENTITIES#"
 
 
@@ -163,21 +163,23 @@ def gsi3_sk_bucket(resource: str, shard: int) -> str:
 
 
 def gsi4_sk_slots(ns: str, entity_id: str = "", resource: str = "") -> str:
-    """Among the buckets of the namespace, and before all of them: no id begins with #. Without an id, how all begin."""
+    """Among the buckets of the namespace, and before all of them: no id begins with #. Without an id, the common
+    prefix.
+    """
     start = f"{pk_sharded(ns)}#"
     return f"{start}{entity_id}#{resource}" if entity_id else start
 
 
 def gsi4_sk_hours(ns: str, entity_id: str) -> str:
-    """Not among the buckets, whose list would have to pass over them."""
+    """Not among the buckets, whose list would have to skip them."""
     return f"{ns}/HOURS#{entity_id}"
 
 
-# Reading them
+# Parsing
 
 
 def parse_pk(pk: str) -> tuple[str, str, str]:
-    """The namespace id, the kind of key (ENTITY, BUCKET, ...) and what comes after it."""
+    """The namespace id, the kind of key (ENTITY, BUCKET, ...) and the rest."""
     ns, _, rest = pk.partition("/")
     kind, _, rest = rest.partition("#")
     return ns, kind, rest
@@ -190,9 +192,3 @@ def parse_bucket_pk(pk: str) -> tuple[str, str, str, int]:
         raise ValueError(f"{pk!r} is not the key of a bucket")
     entity_id, resource, shard = rest.split("#")
     return ns, entity_id, resource, int(shard)
-
-
-def parse_usage_sk(sk: str) -> tuple[str, str, str]:
-    """Resource, window and start of a usage item."""
-    _, _, resource, window, start = sk.split("#")
-    return resource, window, start

@@ -1,10 +1,10 @@
-"""Namespaces: the opaque id that a name has, under which everything of a namespace is kept.
+"""Namespaces: the opaque id of a name. All data of a namespace is stored under its id.
 
-A name is registered when it is first written to, by the limiter as a record of the namespace `_`, or here for whoever
-comes without one: both write the same. A namespace that is purged and registered anew has another id, and so nothing
-to do with what may still be found of the old one. So it is with a table that is made anew.
+A name is registered on its first write: by the limiter, as a record of the namespace `_`, or here. Both write the same
+item. A namespace that is registered again after a purge gets a new id, so old data cannot come back. The same is true
+after a table is recreated.
 
-A client keeps an id for a minute. If a bucket is gone that it knows, or it has seen the table missing, it asks sooner.
+A client keeps an id for a minute. It looks it up sooner if a bucket it has used is gone, or if the table was missing.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ...core.names import check_namespace
 from ...core.records import Page
 from ...plan import Plan, Sleep
 from . import keys
-from .attributes import values_of
 from .deliver import Deliverer, Denied
-from .documents import ItemKey, NamespaceHome
 from .exchange import Failed, Item, Send
-from .reads import key_of, read_items_plan
-from .versions import VERSION_KEY, Versions, version_item
+from .items import ItemKey, key_of, page_plan, query, read_items_plan, values_of
+from .record_items import RecordItem
+from .record_kinds import NAMESPACE
+from .table import VERSION_KEY, Versions, version_item
 
 log = logging.getLogger("headgate")
 
 ACTIVE = "active"
 KEPT_SECONDS = 60.0
 _SYSTEM = keys.pk_system(keys.REGISTRY)
-_UNREGISTERED = "-"  # the id under which nothing is ever stored: a look finds what is new
+_UNREGISTERED = "-"  # an id without data: a read finds full buckets
 _LONGEST_PAUSE = 0.2
 
 
-class Namespace(NamedTuple):
-    """`status`: only an active one can be used."""
+class RegisteredNamespace(NamedTuple):
+    """`status`: only an active namespace can be used."""
 
     name: str
     id: str
@@ -47,8 +47,8 @@ class Namespace(NamedTuple):
     created_at_ms: int
 
 
-class Moved(RateLimiterUnavailable):
-    """A namespace has another id by now: what is written under the one that was known would never be found."""
+class NamespaceMoved(RateLimiterUnavailable):
+    """A namespace has a new id: data written under the old one would never be found."""
 
 
 class Known(NamedTuple):
@@ -60,7 +60,7 @@ class Known(NamedTuple):
 
 
 class Namespaces:
-    """What was read holds for a minute, by `monotonic`: then another process may have purged it."""
+    """An id is kept for a minute by `monotonic`, because another process may purge the namespace."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Namespaces:
         self._monotonic = monotonic
         self._now_ms = now_ms
         self._known: dict[str, Known] = {}
-        self._moved: dict[str, str] = {}  # ids that hold no longer, and why
+        self._moved: dict[str, str] = {}  # outdated ids, and why
 
     def known(self, name: str) -> str | None:
-        """The id, if it was read a moment ago."""
+        """The id, if it was read less than a minute ago."""
         known = self._known.get(name)
         if known is None or self._monotonic() >= known.until or known.gone != self._deliver.gone:
             return None
@@ -87,7 +87,7 @@ class Namespaces:
         self._known.pop(name, None)
 
     def id_plan(self, name: str, *, register: bool = True) -> Plan[str]:
-        """The id of a name, registered now if it was not yet, unless it is only looked at."""
+        """The id of a name. With `register`, a new name is registered."""
         if not register:
             return (yield from self.find_plan(name)) or _UNREGISTERED
         if name == keys.REGISTRY:
@@ -105,14 +105,14 @@ class Namespaces:
         return None if namespace is None else self._use(namespace).id
 
     def find_any_plan(self, name: str) -> Plan[str | None]:
-        """The same, whatever its status. What has no name (any more) is called by its id, after an underscore."""
+        """The same, whatever its status. A namespace without a name is called by its id, after an underscore."""
         if name.startswith(keys.REGISTRY):
             return name.removeprefix(keys.REGISTRY) or None
         namespace, _ = yield from self._look_up_plan(check_namespace(name))
         return None if namespace is None else namespace.id
 
-    def register_plan(self, name: str) -> Plan[Namespace]:
-        """The namespace of a name, new or found."""
+    def register_plan(self, name: str) -> Plan[RegisteredNamespace]:
+        """The namespace of a name, new or existing."""
         check_namespace(name)
         turn = 0
         while True:
@@ -122,27 +122,28 @@ class Namespaces:
             if turn:
                 yield from Sleep(random.uniform(0.5, 1) * min(0.005 * 2**turn, _LONGEST_PAUSE))
             turn += 1
-            new = Namespace(name, secrets.token_urlsafe(8), ACTIVE, self._now_ms())
+            new = RegisteredNamespace(name, secrets.token_urlsafe(8), ACTIVE, self._now_ms())
             if (yield from self._write_plan(new, mark_table=unused)):
                 return self._use(new)
 
-    def list_plan(self, cursor: str | None = None, limit: int = 100) -> Plan[Page[Namespace]]:
+    def list_plan(self, cursor: str | None = None, limit: int = 100) -> Plan[Page[RegisteredNamespace]]:
         """All namespaces by name, whatever their status. The cursor is the last name of a page."""
-        query = {
-            "TableName": self._deliver.table,
-            "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
-            "ExpressionAttributeValues": {":pk": {"S": _SYSTEM}, ":sk": {"S": keys.sk_namespace("")}},
-            "ConsistentRead": True,
-            "Limit": limit + 1,
-        }
-        if cursor is not None:
-            query["ExclusiveStartKey"] = key_of((_SYSTEM, keys.sk_namespace(check_namespace(cursor))))
-        reply = yield from self._deliver.one_plan(Send("Query", query, repeatable=True))
-        assert not isinstance(reply, Failed)
+        start = None if cursor is None else key_of(_registered(check_namespace(cursor)).item_key)
+        parameters = {**query(_SYSTEM, keys.sk_namespace("")), "Limit": limit + 1}
+        reply, _ = yield from page_plan(self._deliver, parameters, start)
         found = [_read(item) for item in reply["Items"]]
         return Page(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
-    def _use(self, namespace: Namespace) -> Namespace:
+    def all_plan(self) -> Plan[list[RegisteredNamespace]]:
+        """The same, from all pages."""
+        page = yield from self.list_plan()
+        found = list(page)
+        while page.cursor is not None:
+            page = yield from self.list_plan(page.cursor)
+            found += page
+        return found
+
+    def _use(self, namespace: RegisteredNamespace) -> RegisteredNamespace:
         if namespace.status != ACTIVE:
             raise NamespaceNotFound(
                 f"namespace {namespace.name!r} in table {self._deliver.table!r} is {namespace.status}: recover it, or "
@@ -151,15 +152,15 @@ class Namespaces:
         self._known[namespace.name] = Known(namespace.id, self._monotonic() + KEPT_SECONDS, self._deliver.gone)
         return namespace
 
-    # Under clients that go on
+    # Recreated under running clients
 
-    def moved(self, ns: str) -> Moved | None:
-        """Why an id holds no longer, if that is known."""
+    def moved(self, ns: str) -> NamespaceMoved | None:
+        """The error for an id that is known to be outdated."""
         why = self._moved.get(ns)
-        return None if why is None else Moved(why)
+        return None if why is None else NamespaceMoved(why)
 
     def check_plan(self, ns: str) -> Plan[None]:
-        """What was stored under this id is not there. Moved, if it is not the id of its name any more."""
+        """Data under this id is missing. NamespaceMoved, if its name has another id by now."""
         names = [name for name, known in list(self._known.items()) if known.id == ns]
         for name in names:
             namespace, _ = yield from self._look_up_plan(name)
@@ -168,10 +169,10 @@ class Namespaces:
                 continue
             why = (
                 f"namespace {name!r} in table {self._deliver.table!r} has lost its buckets and its id: the table was "
-                "made anew or the namespace was purged"
+                "recreated or the namespace was purged"
             )
             if ns not in self._moved:
-                log.error("%s. From now on the new one is used, with full buckets and its own limits", why)
+                log.error("%s. The new namespace is used from now on, with full buckets and its own limits", why)
             self._moved[ns] = why
             self.forget(name)
         moved = self.moved(ns)
@@ -179,7 +180,7 @@ class Namespaces:
             raise moved
 
     def read_plan(self, wanted: Sequence[ItemKey]) -> Plan[dict[ItemKey, Item]]:
-        """Items of the registry. What they say of namespaces is remembered. Fails if the table has another layout."""
+        """Items of the registry; the namespaces in them are remembered. An error if the table has another layout."""
         found = yield from read_items_plan(self._deliver, [*wanted, VERSION_KEY])
         yield from self._versions.check_plan(found)
         for (_, sk), item in found.items():
@@ -190,17 +191,17 @@ class Namespaces:
                     self._use(namespace)
         return found
 
-    def _look_up_plan(self, name: str) -> Plan[tuple[Namespace | None, bool]]:
-        """The namespace, and whether nobody has used the table yet. Fails if the table has another layout."""
-        place: ItemKey = (_SYSTEM, keys.sk_namespace(name))
+    def _look_up_plan(self, name: str) -> Plan[tuple[RegisteredNamespace | None, bool]]:
+        """The namespace, and whether the table is unused. An error if the table has another layout."""
+        place = _registered(name).item_key
         found = yield from read_items_plan(self._deliver, [place, VERSION_KEY])
         unused = (yield from self._versions.check_plan(found)) is None
         item = found.get(place)
         return None if item is None else _read(item), unused
 
-    def _write_plan(self, new: Namespace, *, mark_table: bool) -> Plan[bool]:
-        """False if somebody else was faster, or is at it."""
-        puts = [_item(new), *([version_item()] if mark_table else [])]
+    def _write_plan(self, new: RegisteredNamespace, *, mark_table: bool) -> Plan[bool]:
+        """False if another client was faster."""
+        puts = [namespace_item(*new), *([version_item()] if mark_table else [])]
         transaction = {
             "TransactItems": [
                 {"Put": {"TableName": self._deliver.table, "Item": item, "ConditionExpression": _NEW}} for item in puts
@@ -223,17 +224,22 @@ class Namespaces:
 _NEW = "attribute_not_exists(PK)"
 
 
-def _item(namespace: Namespace) -> Item:
-    """As a record of the limiter's has it."""
-    name, ns, status, created_at_ms = namespace
-    value = {"id": ns, "status": status, "created_at_ms": created_at_ms, "deleted_at_ms": None}
-    return NamespaceHome(f"{keys.REGISTRY}/namespace#{name}", name).item(value, version=1)
+def _registered(name: str) -> RecordItem:
+    return RecordItem.of(NAMESPACE, keys.REGISTRY, f"{keys.REGISTRY}/namespace#{name}", namespace=name)
 
 
-def _read(item: Item) -> Namespace:
+def namespace_item(name: str, ns: str, status: str, created_at_ms: int, deleted_at_ms: int | None = None) -> Item:
+    """The same item as the record that the limiter writes."""
+    value = {"id": ns, "status": status, "created_at_ms": created_at_ms, "deleted_at_ms": deleted_at_ms}
+    return _registered(name).item(value, version=1)
+
+
+def _read(item: Item) -> RegisteredNamespace:
     values = values_of(item)
     try:
-        return Namespace(values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"])
+        return RegisteredNamespace(
+            values["namespace"], values["namespace_id"], values["status"], values["created_at_ms"]
+        )
     except KeyError as missing:
         name = item["SK"]["S"].rpartition("#")[2]
-        raise CorruptState(f"it lacks {missing}", record_key=f"{keys.REGISTRY}/namespace#{name}") from None
+        raise CorruptState(f"it lacks {missing}", record_key=_registered(name).record_key) from None

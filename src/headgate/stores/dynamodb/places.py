@@ -1,55 +1,97 @@
-"""Where there are buckets: of an entity, of a resource, or all of a namespace, by the indexes."""
+"""The items of buckets and slots: their keys, and finding them through the indexes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from ...core.errors import ValidationError
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .conditional_writes import Place
 from .deliver import Deliverer
-from .exchange import Attributes, Failed, Item, Send
-from .slot_items import SlotPlace
+from .exchange import Attributes, Item
+from .items import ItemKey, attribute, item_of, page_plan, query
 
 _PAGE = 100
 
 
+class ItemPlace(NamedTuple):
+    """The key of an item: one shard of all buckets of an entity on a resource."""
+
+    ns: str
+    entity_id: str
+    resource: str
+    shard: int
+
+    @property
+    def pk(self) -> str:
+        return keys.pk_bucket(*self)
+
+    @property
+    def item_key(self) -> ItemKey:
+        return self.pk, keys.STATE
+
+    @property
+    def key(self) -> dict[str, Attributes]:
+        return {"PK": {"S": self.pk}, "SK": {"S": keys.STATE}}
+
+    def fixed(self) -> dict[str, Attributes]:
+        """The attributes that follow from the key."""
+        ns, entity_id, resource, shard = self
+        return item_of(
+            {
+                "entity_id": entity_id,
+                "resource": resource,
+                "GSI2PK": keys.gsi2_pk(ns, resource),
+                "GSI2SK": keys.gsi2_sk_bucket(entity_id, shard),
+                "GSI3PK": keys.gsi3_pk_entity(ns, entity_id),
+                "GSI3SK": keys.gsi3_sk_bucket(resource, shard),
+                "GSI4PK": ns,
+                "GSI4SK": self.pk,
+            }
+        )
+
+
+class SlotPlace(ItemPlace):
+    """The key of the item with the slots, beside the buckets."""
+
+    __slots__ = ()
+
+    @property
+    def item_key(self) -> ItemKey:
+        return self.pk, keys.SLOTS
+
+    @property
+    def key(self) -> dict[str, Attributes]:
+        return {"PK": {"S": self.pk}, "SK": {"S": keys.SLOTS}}
+
+    def fixed(self) -> dict[str, Attributes]:
+        found = keys.gsi4_sk_slots(self.ns, self.entity_id, self.resource)
+        return {**super().fixed(), "GSI4SK": attribute(found)}
+
+
 def places_plan(
     deliver: Deliverer, ns: str, entity_id: str | None, resource: str | None, cursor: str | None
-) -> Plan[tuple[dict[Place, set[str]], str | None]]:
-    """The first shards, each with what there is of it (STATE, SLOTS), and where the next page starts.
+) -> Plan[tuple[dict[ItemPlace, set[str]], str | None]]:
+    """The first shards, each with the items it has (STATE, SLOTS), and where the next page starts.
 
-    Both may be on different pages.
+    The two items may be on different pages.
     """
     if entity_id is not None and resource is not None:
-        return {Place(ns, entity_id, resource, 0): {keys.STATE, keys.SLOTS}}, None
-    index, pk, start = _index(ns, entity_id, resource)
-    parameters: dict[str, Any] = {
-        "TableName": deliver.table,
-        "IndexName": index,
-        "KeyConditionExpression": "#pk = :pk AND begins_with(#sk, :sk)",
-        "ExpressionAttributeNames": {"#pk": f"{index}PK", "#sk": f"{index}SK"},
-        "ExpressionAttributeValues": {":pk": attribute(pk), ":sk": attribute(start)},
-        "Limit": _PAGE,
-    }
-    if cursor is not None:
-        parameters["ExclusiveStartKey"] = _start_at(cursor, ns, index)
-    reply = yield from deliver.one_plan(Send("Query", parameters, repeatable=True))
-    assert not isinstance(reply, Failed)
-    found: dict[Place, set[str]] = {}
+        return {ItemPlace(ns, entity_id, resource, 0): {keys.STATE, keys.SLOTS}}, None
+    index, pk, sk = _index(ns, entity_id, resource)
+    start = None if cursor is None else _start_at(cursor, ns, index)
+    reply, last = yield from page_plan(deliver, {**query(pk, sk, index), "Limit": _PAGE}, start)
+    found: dict[ItemPlace, set[str]] = {}
     for row in reply["Items"]:
         if (kind := row["SK"]["S"]) in (keys.STATE, keys.SLOTS):
-            place = Place(*keys.parse_bucket_pk(row["PK"]["S"]))
+            place = ItemPlace(*keys.parse_bucket_pk(row["PK"]["S"]))
             if place.shard == 0:
                 found.setdefault(place, set()).add(kind)
-    last = reply.get("LastEvaluatedKey")
     return found, _cursor(last) if last else None
 
 
 def _index(ns: str, entity_id: str | None, resource: str | None) -> tuple[str, str, str]:
-    """Which index to ask, its partition, and how the sort keys of buckets begin there."""
+    """The index to query, its partition, and how the sort keys of buckets begin there."""
     if entity_id is not None:
         return keys.GSI3, keys.gsi3_pk_entity(ns, entity_id), "BUCKET#"
     if resource is not None:
@@ -64,12 +106,12 @@ def _cursor(last: Item) -> str:
 
 
 def _start_at(cursor: str, ns: str, index: str) -> dict[str, Attributes]:
-    """A cursor comes from outside."""
-    kind = SlotPlace if cursor.endswith(keys.SLOTS) else Place
+    """A cursor comes from outside, so it is checked."""
+    kind = SlotPlace if cursor.endswith(keys.SLOTS) else ItemPlace
     try:
         place = kind(*keys.parse_bucket_pk(cursor.removesuffix(keys.SLOTS)))
     except ValueError:
-        raise ValidationError(f"cursor {cursor!r} is none that this listing has given") from None
+        raise ValidationError(f"cursor {cursor!r} is not of this list: pass the cursor of the page before") from None
     if place.ns != ns:
         raise ValidationError(f"cursor {cursor!r} is of another namespace")
     fixed = place.fixed()

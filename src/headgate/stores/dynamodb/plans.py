@@ -1,4 +1,4 @@
-"""The store's methods, as plans: written once for the blocking store and for the one of coroutines."""
+"""The store's methods, as plans: written once for the blocking and the async store."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from .records import Records
 from .settle import Settler
 from .shards import Shards
 from .slots import SlotSource
-from .stored import Stored
-from .table import Table
-from .url import Settings
-from .usage import Usage
-from .usage_counters import UsageCounters
+from .stored import StoredNamespaces
+from .table import DynamoDBTable
+from .url import DynamoDBSettings
+from .usage import HourlyUsage, UsageCounters
 from .writer import Writer
 
 
-class Plans:
-    def __init__(self, settings: Settings) -> None:
+class DynamoDBPlans:
+    def __init__(self, settings: DynamoDBSettings) -> None:
         deliver = Deliverer(settings)
         cache, writer = Cache(), Writer(deliver)
         self.namespaces = Namespaces(deliver)
@@ -36,10 +35,10 @@ class Plans:
         cross_shard = CrossShard(deliver, self.namespaces, cache, writer, self.hours)
         self._settler = Settler(writer, self.namespaces, self.shards, slots, cross_shard, self.hours)
         self._buckets = Buckets(deliver, self.namespaces, cache, cross_shard, slots, self.hours)
-        self._usage = Usage(deliver, self.namespaces, self.hours)
+        self._usage = HourlyUsage(deliver, self.namespaces, self.hours)
         self._records = Records(deliver, self.namespaces)
-        self._stored = Stored(deliver, self.namespaces)
-        self._table = Table(deliver)
+        self._stored = StoredNamespaces(deliver, self.namespaces)
+        self._table = DynamoDBTable(deliver)
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
         return self._settler.settle_plan(batch, _given(now_ms))

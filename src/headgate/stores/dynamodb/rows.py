@@ -1,15 +1,15 @@
 """A bucket as an item of the table: virtual time instead of tokens.
 
-An item says of each limit when its bucket is full again: `V`, in units of milliseconds times refill. That is the same
-knowledge as tokens, a remainder and the moment they were counted at,
+For each limit, an item has the time at which its bucket is full again: `V`, in milliseconds times refill. That is
+equivalent to tokens, a remainder and the time they were counted at,
 
     capacity * period - max(0, V - now * refill) = tokens * period + remainder
 
-but the passing of time does not change it. So nothing has to be read or settled before it is used: to take `x` is to
-add `x * period` to V as long as V is not too high, and two who do it at once are in nobody's way.
+but does not change as time passes. So nothing has to be read or settled first: taking `x` adds `x * period` to V if V
+is not too high, and concurrent writers do not block each other.
 
-A bucket that is spread over `n` shards has `n` items that look alike. Each has the whole capacity and refill, and what
-is taken from one of them counts `n` times there: no share is ever rounded.
+A bucket with `n` shards has `n` items that look alike. Each has the whole capacity and refill, and an amount taken from
+one of them counts `n` times there, so no share is ever rounded.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from . import keys
 from .exchange import Item
 
 PREFIX = "b_"
-SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv", "sl")  # of all that an item may have of a limit
+SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv", "sl")  # of all attributes of a limit
 USED = "u_"
 MOST_SHARDS = "most_shards"
 
-Held: TypeAlias = "tuple[int, int]"  # millislots, and when they run out
+Held: TypeAlias = "tuple[int, int]"  # millislots, and their expiry
 
 
-class State(NamedTuple):
+class RowState(NamedTuple):
     """One limit of an item.
 
-    `at_ms`: when it was last written, by the writer's clock. `written`: the limit as the item has it, with a penalty if
-    there is one. Of slots (slot_items.py), `v` is how many are taken, and `holders` says by which leases.
+    `at_ms`: the last write, by the writer's clock. `written`: the limit as stored, with a penalty if there is one. For
+    slots (slot_items.py), `v` is how many are taken, and `holders` the leases that hold them.
     """
 
     limit: Limit
@@ -58,11 +58,11 @@ class State(NamedTuple):
 class Row(NamedTuple):
     """One item.
 
-    `writes`: how often it has been written, ever. `used`: what it has counted, by attribute. `most_shards`: of the
-    first shard, of how many it was one when there were most, if they have been taken back.
+    `writes`: the number of writes so far. `used`: usage, by attribute. `most_shards`: on the first shard, the number of
+    shards before they were merged.
     """
 
-    states: Mapping[str, State]
+    states: Mapping[str, RowState]
     shard_count: int
     ttl: int
     writes: int
@@ -70,17 +70,17 @@ class Row(NamedTuple):
     most_shards: int = 1
 
     def bucket(self, part: Part, now_ms: int) -> Bucket:
-        """The bucket of a part, settled at a moment."""
+        """The bucket of a part, settled at this time."""
         state = self.states.get(part.limit.name)
         if state is None:
             return Bucket.full(part.limit, now_ms, part.revision)
         return bucket_of(state, now_ms)
 
 
-NEW = Row({}, 1, 0, 0)  # of an item that does not exist: everything is full
+NEW = Row({}, 1, 0, 0)  # an item that does not exist: everything is full
 
 
-def bucket_of(state: State, now_ms: int) -> Bucket:
+def bucket_of(state: RowState, now_ms: int) -> Bucket:
     limit = state.limit
     missing = max(0, state.v - now_ms * limit.refill_milli)
     tokens, remainder = divmod(limit.capacity_milli * limit.period_ms - missing, limit.period_ms)
@@ -94,7 +94,7 @@ def virtual_time(bucket: Bucket) -> int:
 
 
 def written_limit(limit: Limit, blocked_until_ms: int = 0) -> str:
-    """What conditions compare: a writer who does not know of a changed limit, or of a penalty, writes nothing."""
+    """Conditions compare it: a writer that does not know of a changed limit, or of a penalty, writes nothing."""
     text = f"{limit.capacity_milli}/{limit.refill_milli}/{limit.period_ms}"
     return f"{text}!{blocked_until_ms}" if blocked_until_ms else text
 
@@ -119,7 +119,7 @@ def used_names(item: Item) -> list[str]:
 
 
 def has_buckets(item: Item | None) -> bool:
-    """Of a shard that there is no longer, what it has counted stays, and it says to be one of no shards."""
+    """A shard that was merged keeps the usage in it, and has a shard_count of 0."""
     if item is None:
         return False
     with reading(item):
@@ -128,7 +128,7 @@ def has_buckets(item: Item | None) -> bool:
 
 @contextmanager
 def reading(item: Item) -> Iterator[None]:
-    """Whatever keeps an item from being read is said to be wrong with it."""
+    """Turn every error while reading an item into CorruptState."""
     try:
         yield
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -144,7 +144,7 @@ def read_row(item: Item) -> Row:
 def _read_row(item: Item) -> Row:
     if number(item, "shard_count") <= 0:
         return NEW
-    states: dict[str, State] = {}
+    states: dict[str, RowState] = {}
     for attribute, value in item.items():
         if attribute.startswith(PREFIX) and attribute.endswith("_vt") and f"{attribute[:-2]}lm" not in item:
             raise ValueError(f"{attribute} has no limit")
@@ -153,7 +153,7 @@ def _read_row(item: Item) -> Row:
             limit, blocked_until_ms = read_limit(name, value["S"])
             states[name] = _sound(
                 limit,
-                number({"vt": item[f"{PREFIX}{name}_vt"]}, "vt"),  # which has to be there
+                number({"vt": item[f"{PREFIX}{name}_vt"]}, "vt"),  # must exist
                 number(item, f"{PREFIX}{name}_at"),
                 number(item, f"{PREFIX}{name}_rv"),
                 value["S"],
@@ -175,16 +175,16 @@ def read_limit(name: str, written: str) -> tuple[Limit, int]:
 
 def _sound(
     limit: Limit, v: int, at_ms: int, revision: int, written: str, blocked_until_ms: int, consumed_milli: int
-) -> State:
+) -> RowState:
     highest = LATEST_MS * limit.refill_milli + (limit.capacity_milli - LOWEST_MILLI) * limit.period_ms
     sound = is_sound_bucket(1, 0, 0, at_ms, 0, blocked_until_ms, revision)
     if not sound or not limit.refill_milli or not -highest <= v <= highest:
         raise ValueError(f"limit {limit.name} has {shown((v, at_ms, revision, blocked_until_ms))}")
-    return State(limit, v, at_ms, revision, written, blocked_until_ms, consumed_milli)
+    return RowState(limit, v, at_ms, revision, written, blocked_until_ms, consumed_milli)
 
 
 def counted(item: Item, attribute: str) -> int:
-    """The same of what was used. Of a corrupt item, what can be read."""
+    """A number that counts usage; 0 if it cannot be read."""
     try:
         return number(item, attribute)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):

@@ -1,9 +1,10 @@
-"""Settling a batch: which items it is about, rounds until all of it is answered, and what is left to do after them.
+"""Settling a batch: finding its items, running rounds (round.py) until all of it is answered, and the work afterwards.
 
-The rounds are in round.py. They decide on one shard of a bucket; what concerns all of them comes last (cross_shard.py).
+Rounds decide on one shard of a bucket. Requests that need all shards come last (cross_shard.py).
 
-Slots are one more item of a request: what passes is written to all its items at once, and given back where it was
-written if another item refuses. A client that dies in between leaves tokens that refill, and slots that run out.
+Slots are one more item of a request. A request that passes is written to all its items at once. If an item refuses,
+what was written to the others is given back. A client that dies in between leaves tokens that refill and slots that
+expire.
 """
 
 from __future__ import annotations
@@ -23,17 +24,15 @@ from ...core.errors import (
 )
 from ...core.names import parse_bucket_key
 from ...plan import Plan, Sleep
-from .conditional_writes import Place
-from .cross_shard import CrossShard, longest_wait
+from .cross_shard import CrossShard
 from .exchange import MoreTime
-from .job import Job
-from .ledger import Ledger
-from .namespaces import Moved, Namespaces
-from .round import Round
+from .ledger import Ledger, longest_wait
+from .namespaces import NamespaceMoved, Namespaces
+from .places import ItemPlace, SlotPlace
+from .round import Job, Round
 from .shards import Shards
-from .slot_items import SlotPlace
 from .slots import SlotSource
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 from .writer import Writer
 
 log = logging.getLogger("headgate")
@@ -73,21 +72,21 @@ class Settler:
         except CorruptState as error:
             return [error] if len(piece) == 1 else (yield from self._one_by_one_plan(piece, now_ms))
         yield from self._answer_plan(jobs, now_ms)
-        moved = [job for job in jobs if isinstance(job.error, Moved)]
+        moved = [job for job in jobs if isinstance(job.error, NamespaceMoved)]
         if moved:
             yield from self._anew_plan(moved, now_ms)
         yield from self._tidy_plan()
         return [job.result for job in jobs]
 
     def _one_by_one_plan(self, piece: Sequence[Request], now_ms: int) -> Plan[list[Answer | HeadgateError]]:
-        """What one of them needs is corrupt: the others do without it."""
+        """An item of one request is corrupt: the other requests are decided without it."""
         results: list[Answer | HeadgateError] = []
         for request in piece:
             results += yield from self._piece_plan([request], now_ms)
         return results
 
     def _anew_plan(self, moved: Sequence[Job], now_ms: int) -> Plan[None]:
-        """Once, in the namespaces that there are now."""
+        """Once more, with the current ids of the namespaces."""
         try:
             again = yield from self._jobs_plan([job.request for job in moved], now_ms)
         except UNANSWERED as error:
@@ -99,15 +98,15 @@ class Settler:
             job.answer, job.error = new.answer, new.error
 
     def _tidy_plan(self) -> Plan[None]:
-        """What the rounds came across. What was asked for has been done, so an error is not the caller's."""
+        """Work that the rounds found. The requests have their answers, so errors are only logged."""
         try:
             yield from self._shards.relieve_plan()
         except HeadgateError as error:
-            log.warning("hot buckets could not be spread over more items: %s", error)
+            log.warning("hot buckets could not be split: %s", error)
         try:
             yield from self._usage_counters.put_away_plan()
         except HeadgateError as error:
-            log.warning("what was used before this hour could not be put away: %s", error)
+            log.warning("usage of past hours could not be moved to the items of their days: %s", error)
 
     # The items
 
@@ -121,10 +120,10 @@ class Settler:
             jobs.append(Job(request, [buckets[key] for key in request.keys], by_level))
         return jobs
 
-    def _places_plan(self, batch: Sequence[Request]) -> Plan[dict[str, Place]]:
-        """By key. A namespace that is only looked at is not registered."""
+    def _places_plan(self, batch: Sequence[Request]) -> Plan[dict[str, ItemPlace]]:
+        """By key. A read does not register a namespace."""
         written = {key for request in batch if request.mode is not PEEK for key in request.keys}
-        places: dict[str, Place] = {}
+        places: dict[str, ItemPlace] = {}
         for request in batch:
             for key in request.keys:
                 if key not in places:
@@ -132,11 +131,11 @@ class Settler:
                     ns = self._namespaces.known(namespace) or (
                         yield from self._namespaces.id_plan(namespace, register=key in written)
                     )
-                    places[key] = Place(ns, entity_id, resource, 0)
+                    places[key] = ItemPlace(ns, entity_id, resource, 0)
         return places
 
     def _slots_plan(
-        self, batch: Sequence[Request], places: Mapping[str, Place], now_ms: int
+        self, batch: Sequence[Request], places: Mapping[str, ItemPlace], now_ms: int
     ) -> Plan[dict[str, Ledger]]:
         found: dict[str, SlotPlace] = {}
         wanted: dict[SlotPlace, set[str]] = {}
@@ -151,7 +150,7 @@ class Settler:
         read = yield from self._slots.know_plan(wanted)
         return {key: self._slots.ledger(place, now_ms, fresh=place in read) for key, place in found.items()}
 
-    def _buckets(self, batch: Sequence[Request], places: Mapping[str, Place], now_ms: int) -> dict[str, Ledger]:
+    def _buckets(self, batch: Sequence[Request], places: Mapping[str, ItemPlace], now_ms: int) -> dict[str, Ledger]:
         ledgers: dict[str, Ledger] = {}
         for request in batch:
             gives = request.mode is FORCE and all(part.amount_milli <= 0 for part in request.parts)
@@ -165,7 +164,7 @@ class Settler:
     def _answer_plan(self, jobs: Sequence[Job], now_ms: int) -> Plan[None]:
         in_vain, wide = yield from self._rounds_plan(jobs)
         for job in in_vain:
-            job.error = Contended("too many others write to the same buckets of DynamoDB at once")
+            job.error = Contended("too many writers contend for the same buckets in DynamoDB")
         refunds = [refund for job in in_vain if job.request.mode is TAKE for refund in job.refunds()]
         if refunds:
             yield from MoreTime()
@@ -174,7 +173,7 @@ class Settler:
             yield from self._wide_plan(jobs, wide, now_ms)
 
     def _rounds_plan(self, jobs: Sequence[Job]) -> Plan[tuple[list[Job], list[Job]]]:
-        """As many as it takes; the jobs for which there were too few, and those that concern all shards."""
+        """Run rounds. Returns the jobs that ran out of rounds, and those that need all shards."""
         waiting, wide = list(jobs), list[Job]()
         asked = set(jobs)
         only_refunds = False
@@ -187,7 +186,7 @@ class Settler:
                 break
             if not only_refunds and asked.isdisjoint(waiting):
                 only_refunds = True
-                yield from MoreTime()  # what was taken in vain is given back, even if the time was spent in taking it
+                yield from MoreTime()  # a refund gets its own deadline
             if turn >= _PATIENCE or any(ledger.throttled for job in waiting for ledger in job.ledgers):
                 yield from Sleep(random.uniform(0.001, 0.004) * min(turn + 1, 20))
         return waiting, wide
@@ -195,7 +194,7 @@ class Settler:
     # All shards
 
     def _wide_plan(self, jobs: Sequence[Job], wide: Sequence[Job], now_ms: int) -> Plan[None]:
-        """First what is given back, then the others in their order."""
+        """Refunds first, then the others in their order."""
         order = {job: place for place, job in enumerate(jobs)}
         for job in sorted(wide, key=lambda job: order.get(job, -1)):
             if job not in order:
@@ -207,7 +206,7 @@ class Settler:
                 job.error = error
 
     def _all_shards_plan(self, job: Job, request: Request, now_ms: int) -> Plan[Answer]:
-        """The slots, and then the tokens on all shards; what was refused is given back, or only looked at."""
+        """Decide the slots, then the tokens on all shards. If one is refused, the other is given back or only read."""
         slots, tokens = _by_kind(request)
         if not slots.parts:
             return (yield from self._cross_shard.settle_plan(request, job.places, now_ms))
@@ -230,7 +229,7 @@ class Settler:
             raise
         if not answer.allowed:
             back = yield from self._give_back_plan(job, slots)
-            taken.levels = [(free_milli, 0) for free_milli, _ in back.levels]  # as if it had not been
+            taken.levels = [(free_milli, 0) for free_milli, _ in back.levels]  # as if they had not been taken
         return answer
 
     def _give_back_plan(self, job: Job, slots: Request) -> Plan[Answer]:
@@ -241,12 +240,12 @@ class Settler:
         alone = Job(slots, (), job.slots)
         yield from self._rounds_plan([alone])
         if alone.answer is None:
-            raise alone.error or Contended("too many others write to the same slots of DynamoDB at once")
+            raise alone.error or Contended("too many writers contend for the same slots in DynamoDB")
         return alone.answer
 
 
 def _by_kind(request: Request) -> tuple[Request, Request]:
-    """What it asks of slots, which do not wait, and of tokens."""
+    """The parts for slots, which do not wait, and those for tokens."""
     slots = tuple(part for part in request.parts if part.limit.is_concurrent)
     tokens = tuple(part for part in request.parts if not part.limit.is_concurrent)
     return request._replace(parts=slots, max_wait_ms=0), request._replace(parts=tokens)
@@ -261,7 +260,7 @@ def _has_slots(batch: Sequence[Request]) -> bool:
 
 
 def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """The batch in pieces, in each of which a limit is either one of tokens or one of slots."""
+    """The batch in pieces. In each piece, a limit has either tokens or slots."""
     piece: list[Request] = []
     kinds: dict[tuple[str, str], bool] = {}
     for request in batch:

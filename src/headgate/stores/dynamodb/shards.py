@@ -1,17 +1,17 @@
-"""A bucket that is written too often for one item is spread over several.
+"""A bucket that is written too often for one item is split over several.
 
-DynamoDB takes about a thousand writes a second for one item. Under pressure an item is split: it and its new sibling
-each have half of what it had, so there are no more tokens than before. Shard 0 leads: it is split first, and
-its count is the highest. Shard i of n is split into i and i + n.
+DynamoDB accepts about a thousand writes a second for one item. A hot item is split: it and its new sibling each have
+half of what it had, so there are no more tokens than before. Shard 0 leads: it is split first, and its count is the
+highest. Shard i of n is split into i and i + n.
 
-A split is one write to the item, which changes its count and keeps what V and the limit were at that moment; the
-sibling is made from that. Should the one who splits die in between, half of what the item had is missing, not doubled,
-until the next one who finds no sibling makes it.
+A split is one write to the item. It changes the count and keeps V and the limit as they were; the sibling is created
+from these. If the process dies in between, half of the tokens are missing, not doubled, until the next process that
+misses the sibling creates it.
 
-Most requests are for one shard, chosen at random. One that is too large for it, or that it refuses, is decided on all
-of them and written in one transaction. Items with shards have no time to live, because none of them may be forgotten
-while the others are not; `sweep_plan` takes back those that are all full. A shard that was taken back may still be
-there, for what it has counted (usage_counters.py); it is as if it were not.
+Most requests go to one random shard. A request that is too large for it, or that it refuses, is decided on all shards
+and written in one transaction. Items with shards have no time to live, because all of them must be kept or none;
+`sweep_plan` merges those that are full again. A merged shard may still exist because of the usage in it (usage.py); it
+counts as absent.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from typing import Any
 from ...core.decide import Part
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .bucket_ledger import BucketLedger
-from .cache import Cache
-from .conditional_writes import Place, Write
+from .cache import Cache, ItemSource
+from .conditional_writes import Write
 from .deliver import Deliverer
 from .exchange import Failed, Item, Send
-from .ledger import Ledger
+from .items import attribute
+from .ledger import BucketLedger, Ledger
+from .places import ItemPlace
 from .rows import NEW, PREFIX, Row, has_buckets, read_limit, read_row, written_limit
-from .source import Source
-from .usage_counters import UsageCounters
+from .usage import UsageCounters
 from .writer import News
 
-PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB takes
+PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB accepts
 _TRIES = 5
 
 
-class Shards(Source):
+class Shards(ItemSource):
     def __init__(self, deliver: Deliverer, cache: Cache, usage_counters: UsageCounters) -> None:
         super().__init__(cache)
         self._deliver = deliver
         self._usage_counters = usage_counters
-        self._hot: dict[Place, None] = {}
-        self._unfinished: dict[Place, None] = {}
+        self._hot: dict[ItemPlace, None] = {}
+        self._unfinished: dict[ItemPlace, None] = {}
 
     # In the rounds of settling
 
-    def ledger(self, first: Place, now_ms: int, *, gives: bool = False) -> BucketLedger:
-        """Where a request goes: to the only item there is, or the fuller of two of its shards at random. One that gives
-        back goes to the emptiest of all: a full one has no use for it."""
+    def ledger(self, first: ItemPlace, now_ms: int, *, gives: bool = False) -> BucketLedger:
+        """The item for a request: the only one, or the fuller of two random shards. A refund goes to the emptiest of
+        all, because a full one would lose it.
+        """
         place = first
         seen = self.cache.get(first)
         if seen is not None and seen.row.shard_count > 1:
@@ -63,7 +63,7 @@ class Shards(Source):
         found.usage_ms = self._usage_counters.kept_ms
         return found
 
-    def _used(self, place: Place) -> int:
+    def _used(self, place: ItemPlace) -> int:
         seen = self.cache.get(place)
         return (
             max((state.v // state.limit.refill_milli for state in seen.row.states.values()), default=0) if seen else 0
@@ -72,8 +72,8 @@ class Shards(Source):
     def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
         """More is given back than this shard lacks, and another may have room for it.
 
-        If all are believed to be full they are looked at like empty ones, not too often: a release of a bucket that is
-        hardly used would otherwise read all of its shards.
+        If all are assumed to be full, they are read like empty ones, not too often: otherwise every release of a bucket
+        that is hardly used would read all shards.
         """
         if ledger.shards == 1:
             return False
@@ -113,7 +113,7 @@ class Shards(Source):
             self._hot[place] = None
 
     def _go_to_parent(self, ledger: Ledger) -> None:
-        """A shard that has not been made yet: what it will have is still with the one it will be split from."""
+        """A shard that does not exist yet: its tokens are still with the shard it will be split from."""
         self.cache.forget(ledger.place)
         ledger.place = parent(ledger.place)
         seen = self.cache.get(ledger.place)
@@ -122,7 +122,7 @@ class Shards(Source):
         self._unfinished[ledger.place] = None
 
     def relieve_plan(self) -> Plan[None]:
-        """Split what is under pressure, and finish what others have begun."""
+        """Split hot items, and finish splits that others have begun."""
         while (place := _any_of(self._hot)) is not None:
             yield from self.split_plan(place)
         while (place := _any_of(self._unfinished)) is not None:
@@ -130,10 +130,10 @@ class Shards(Source):
 
     # Splitting
 
-    def split_plan(self, place: Place, *, following: bool = False, expected: int | None = None) -> Plan[int]:
-        """Split an item in two, unless there are as many shards as there may be. How many there are then.
+    def split_plan(self, place: ItemPlace, *, following: bool = False, expected: int | None = None) -> Plan[int]:
+        """Split an item in two, unless it has the most shards allowed. Returns the number of shards.
 
-        `following`: only if shard 0 has been already. `expected`: only if it is one of so many.
+        `following`: only if shard 0 was split before. `expected`: only if it has this many shards.
         """
         row = yield from self._read_plan(place)
         if row is None:
@@ -148,14 +148,14 @@ class Shards(Source):
         if count * 2 > most or expected not in (None, count):
             return count
         split = yield from self._deliver.one_plan(self._split(place, row))
-        if isinstance(split, Failed):  # someone else was faster
+        if isinstance(split, Failed):  # another writer was faster
             return count
         self.cache.put(place, read_row(split["Attributes"]), {})
-        self.cache.forget(place._replace(shard=place.shard + count))  # known from before all were made one again
+        self.cache.forget(place._replace(shard=place.shard + count))  # known from before a merge
         yield from self._make_sibling_plan(place, count * 2)
         return count * 2
 
-    def _split(self, place: Place, row: Row) -> Send:
+    def _split(self, place: ItemPlace, row: Row) -> Send:
         names = {"#sc": "shard_count", "#ttl": "ttl"}
         sets = ["#sc = :double"]
         for i, name in enumerate(row.states):
@@ -176,8 +176,8 @@ class Shards(Source):
             },
         )
 
-    def _make_sibling_plan(self, place: Place, count: int) -> Plan[None]:
-        """The other half of an item that has been split into one of `count` shards."""
+    def _make_sibling_plan(self, place: ItemPlace, count: int) -> Plan[None]:
+        """Create the other half of an item that now has `count` shards."""
         sibling = place._replace(shard=place.shard + count // 2)
         if self.cache.get(sibling) is not None or (yield from self._read_plan(sibling)) is not None:
             return
@@ -189,7 +189,7 @@ class Shards(Source):
             if not isinstance(made, Failed) or any(reason.code == "ConditionalCheckFailed" for reason in made.reasons):
                 return
 
-    def _sibling(self, place: Place, sibling: Place, item: Item, count: int) -> Send:
+    def _sibling(self, place: ItemPlace, sibling: ItemPlace, item: Item, count: int) -> Send:
         made = {
             **sibling.fixed(),
             "shard_count": attribute(count),
@@ -222,19 +222,17 @@ class Shards(Source):
         items = [{"ConditionCheck": unchanged}, {"Update": new}, {"Put": listed}]
         return Send("TransactWriteItems", {"TransactItems": items}, repeatable=True)
 
-    def _read_plan(self, place: Place) -> Plan[Row | None]:
+    def _read_plan(self, place: ItemPlace) -> Plan[Row | None]:
         item = yield from self._item_plan(place)
         return None if item is None else read_row(item)
 
-    def _item_plan(self, place: Place) -> Plan[Item | None]:
-        read = {"TableName": self._deliver.table, "Key": place.key, "ConsistentRead": True}
-        reply = yield from self._deliver.one_plan(Send("GetItem", read, repeatable=True))
-        assert not isinstance(reply, Failed)
+    def _item_plan(self, place: ItemPlace) -> Plan[Item | None]:
+        reply = yield from self._deliver.read_plan("GetItem", Key=place.key, ConsistentRead=True)
         item: Item | None = reply.get("Item")
         return item if has_buckets(item) else None
 
 
-def _any_of(places: dict[Place, None]) -> Place | None:
+def _any_of(places: dict[ItemPlace, None]) -> ItemPlace | None:
     """Take one, unless another thread has taken the last."""
     try:
         return places.popitem()[0]
@@ -242,17 +240,17 @@ def _any_of(places: dict[Place, None]) -> Place | None:
         return None
 
 
-def _first(place: Place) -> Place:
+def _first(place: ItemPlace) -> ItemPlace:
     return place._replace(shard=0)
 
 
-def parent(place: Place) -> Place:
-    """From whom a shard is split."""
+def parent(place: ItemPlace) -> ItemPlace:
+    """The shard that this one is split from."""
     return place._replace(shard=place.shard - (1 << (place.shard.bit_length() - 1)))
 
 
-def if_no_shard(table: str, place: Place) -> dict[str, Any]:
-    """The condition that there is no such item, or that it only has counted what was used before it was taken back."""
+def if_no_shard(table: str, place: ItemPlace) -> dict[str, Any]:
+    """The condition that there is no such item, or that it only holds usage from before a merge."""
     return {
         "TableName": table,
         "Key": place.key,
@@ -261,8 +259,8 @@ def if_no_shard(table: str, place: Place) -> dict[str, Any]:
     }
 
 
-def sharded_item(place: Place) -> dict[str, object]:
-    """The note by which those who sweep find buckets with shards."""
+def sharded_item(place: ItemPlace) -> dict[str, object]:
+    """The note by which a sweep finds buckets with shards."""
     return {
         "PK": {"S": keys.pk_sharded(place.ns)},
         "SK": {"S": keys.sk_sharded(place.entity_id, place.resource)},

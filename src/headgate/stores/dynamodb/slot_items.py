@@ -1,32 +1,35 @@
-"""Slots as an item of the table: who holds how many of each concurrent limit, and until when.
+"""Slots as an item of the table: the leases that hold them, how many each, and until when.
 
-One item has all concurrent limits of an entity on a resource. It is beside their buckets, and never in shards.
+One item has all concurrent limits of an entity on a resource. It is beside their buckets, and is never split.
 
     s_{limit}_lm            the limit, with a penalty if there is one
-    s_{limit}_h             by lease id, until when, and after a slash how many millislots if they are not 1000
-    s_{limit}_n             how many are taken, with those that have run out and are still there
+    s_{limit}_h             by lease id: its expiry, and after a slash its millislots if they are not 1000
+    s_{limit}_n             how many are taken, including expired ones that are still there
     s_{limit}_at, _rv       the last write by the writer's clock; the revision of the stored limit
     ver, ttl                number of writes; when DynamoDB may delete it
 
-Who takes, renews or gives back writes the entries of its leases, if they are what they are believed to be and `n` is
-low enough: any number of them may do so at once, and are in nobody's way. What has run out is left where it is until
-its room is needed. That, a new limit, a penalty, and many leases at once are written as a whole, if the item is the one
-that was seen: its `ver` says so.
+A take, a renewal and a release write only the entries of their leases, on the condition that the entries are as assumed
+and `n` is low enough. So they do not block each other. Expired entries stay until their room is needed. Removing them,
+a new limit, a penalty, and changes of many leases write the whole item, on the condition that its `ver` is unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, TAKE, Answer, Mode, Part, Request
+from ...core.errors import ValidationError
+from ...core.limit import Limit
 from ...core.slots import Slots
 from ...core.stored import is_sound_slots
 from ...core.units import shown
-from . import keys
-from .attributes import attribute
-from .conditional_writes import Place, time_to_live
+from .conditional_writes import Write, time_to_live
 from .exchange import Attributes, Item, Send
-from .rows import Held, Row, State, number, read_limit, reading, written_limit
+from .items import attribute
+from .ledger import Ledger
+from .places import ItemPlace
+from .rows import NEW, Held, Row, RowState, number, read_limit, reading, written_limit
 
 PREFIX = "s_"
 SUFFIXES = ("lm", "h", "n", "at", "rv")
@@ -35,25 +38,13 @@ MOST_HOLDERS = 7_500  # an entry is about 50 bytes, and an item at most 400 KB
 _ONE = 1000
 
 
-class SlotPlace(Place):
-    __slots__ = ()
-
-    @property
-    def key(self) -> dict[str, Attributes]:
-        return {"PK": {"S": self.pk}, "SK": {"S": keys.SLOTS}}
-
-    def fixed(self) -> dict[str, Attributes]:
-        found = keys.gsi4_sk_slots(self.ns, self.entity_id, self.resource)
-        return {**super().fixed(), "GSI4SK": attribute(found)}
-
-
 def read_slots(item: Item) -> Row:
     with reading(item):
         return _read_slots(item)
 
 
 def _read_slots(item: Item) -> Row:
-    states: dict[str, State] = {}
+    states: dict[str, RowState] = {}
     for name_of, value in item.items():
         if name_of.startswith(PREFIX) and name_of.endswith("_lm"):
             start = name_of[: -len("lm")]
@@ -65,19 +56,19 @@ def _read_slots(item: Item) -> Row:
                 raise ValueError(
                     f"limit {name} has {shown((held, at_ms, revision, blocked_until_ms, *holders.values()))}"
                 )
-            states[name] = State(limit, held, at_ms, revision, value["S"], blocked_until_ms, 0, holders)
+            states[name] = RowState(limit, held, at_ms, revision, value["S"], blocked_until_ms, 0, holders)
     return Row(states, 1, number(item, "ttl"), number(item, "ver"))
 
 
-def slots_of(state: State, now_ms: int) -> Slots:
+def slots_of(state: RowState, now_ms: int) -> Slots:
     return Slots(state.limit, now_ms, dict(state.holders), state.blocked_until_ms, state.revision)
 
 
-def state_of_slots(slots: Slots) -> State:
+def state_of_slots(slots: Slots) -> RowState:
     at_ms = slots.settled_at_ms
     blocked = slots.blocked_until_ms if slots.blocked_until_ms > at_ms else 0
     written = written_limit(slots.limit, blocked)
-    return State(slots.limit, slots.held_milli, at_ms, slots.revision, written, blocked, 0, dict(slots.holders))
+    return RowState(slots.limit, slots.held_milli, at_ms, slots.revision, written, blocked, 0, dict(slots.holders))
 
 
 def _read_held(text: str) -> Held:
@@ -91,7 +82,7 @@ def _written_held(held: Held) -> Attributes:
 
 
 class Entry(NamedTuple):
-    """What a lease holds of a limit: what it has to be, and what it becomes."""
+    """What a lease holds of a limit: what it must be, and what it becomes."""
 
     name: str
     lease_id: str
@@ -100,7 +91,7 @@ class Entry(NamedTuple):
 
 
 class _SlotExpression:
-    """`ttl`: that has to be written, or 0."""
+    """`ttl`: the time to live to write, or 0."""
 
     def __init__(self, row: Row | None, needed_ms: int) -> None:
         self.ttl = time_to_live(row, needed_ms)
@@ -117,7 +108,7 @@ class _SlotExpression:
         self.names[name], self.values[value_name] = attribute_name, value
         self.sets.append(f"{name} = {value_name}")
 
-    def parameters(self, table: str, place: Place) -> dict[str, Any]:
+    def parameters(self, table: str, place: ItemPlace) -> dict[str, Any]:
         parts = [("SET", self.sets), ("REMOVE", self.removes), ("ADD", self.adds)]
         return {
             "TableName": table,
@@ -131,14 +122,16 @@ class _SlotExpression:
 
 
 class EntriesWrite(NamedTuple):
-    """The entries of some leases. `states`: their limits as they will be. `rooms`: how many may be taken at most, of
-    those limits of which more are. `repeatable`: nothing is taken, and nothing given back but all that a lease has."""
+    """The entries of some leases. `states`: the new states of their limits. `rooms`: for limits of which more are
+    taken, the most that may be taken already. `repeatable`: nothing is taken, and leases give back all they hold or
+    nothing.
+    """
 
-    place: Place
+    place: ItemPlace
     row: Row
     needed_ms: int
     entries: Sequence[Entry]
-    states: Mapping[str, State]
+    states: Mapping[str, RowState]
     rooms: Mapping[str, int]
     repeatable: bool
 
@@ -188,10 +181,10 @@ class EntriesWrite(NamedTuple):
 class WholeWrite(NamedTuple):
     """All of some limits, if the item is `row`."""
 
-    place: Place
+    place: ItemPlace
     row: Row | None
     needed_ms: int
-    states: Mapping[str, State]
+    states: Mapping[str, RowState]
     repeatable: bool
 
     def update(self, table: str) -> Send:
@@ -219,3 +212,138 @@ class WholeWrite(NamedTuple):
 
 def milli_of(held: Held | None) -> int:
     return held[0] if held else 0
+
+
+_FEW = 25  # the length of an expression is limited
+
+
+class SlotLedger(Ledger):
+    read = staticmethod(read_slots)
+
+    def begin(self) -> None:
+        self._touched: dict[tuple[str, str], Held | None] = {}  # by limit and lease: what it held before
+        self._holds: dict[tuple[str, str], Held | None] = {}  # and what it holds now
+        self._moved: set[str] = set()  # limits with such leases, even if they hold the same again
+        self._more: dict[str, int] = {}  # for each limit, how many more are held than before
+        self._most: dict[str, int] = {}  # the most, after a take
+        self._repeatable = True
+        self._noted = False  # something was decided, even if nothing changes
+        super().begin()
+
+    def _start_from(self, row: Row | None) -> None:
+        self._base = row or NEW
+        self._slots: dict[str, Slots] = {}
+
+    def _state(self, part: Part) -> Slots:
+        name = part.limit.name
+        found = self._slots.get(name)
+        if found is None:
+            state, now_ms = self._base.states.get(name), self._time(name)
+            found = slots_of(state, now_ms) if state else Slots(part.limit, now_ms, revision=part.revision)
+            self._slots[name] = found
+            self.seen_at_ms[name] = now_ms
+        return found
+
+    def look(self, request: Request, parts: Sequence[Part]) -> Answer:
+        looked = super().look(request._replace(mode=PEEK), parts)
+        if request.mode is TAKE:
+            self._check(request, parts)
+        return Answer(looked.wait_ms == 0, looked.wait_ms, looked.levels)
+
+    def apply(self, request: Request, parts: Sequence[Part]) -> Answer:
+        if request.mode is TAKE:
+            self._check(request, parts)
+        return super().apply(request, parts)
+
+    def _check(self, request: Request, parts: Sequence[Part]) -> None:
+        if not request.lease_id:
+            raise ValidationError("slots are taken for a lease: the request has no lease_id")
+        holders = sum(len(state.holders) for state in self._base.states.values())
+        if holders + len(self._touched) < MOST_HOLDERS:
+            return
+        for part in parts:
+            slots = self._state(part)
+            others = sum(len(state.holders) for name, state in self._base.states.items() if name != part.limit.name)
+            if request.lease_id not in slots.holders and others + len(slots.holders) >= MOST_HOLDERS:
+                raise ValidationError(
+                    f"{MOST_HOLDERS:,} leases hold slots of entity {self.place.entity_id!r} on resource "
+                    f"{self.place.resource!r}, and DynamoDB has no room for more in one item: spread them over several "
+                    "resources or entities"
+                )
+
+    def _note(self, part: Part, limit: Limit, request: Request) -> None:
+        self._noted = True
+        if request.mode is PENALIZE:
+            self._changed.add(limit.name)
+        if request.mode not in (PENALIZE, LOWER) and request.lease_id:
+            self._note_lease(limit.name, request.lease_id, request.mode)
+
+    def _note_lease(self, name: str, lease_id: str, mode: Mode) -> None:
+        lease = name, lease_id
+        if lease not in self._touched:
+            state = self._base.states.get(name)
+            self._touched[lease] = self._holds[lease] = state.holders.get(lease_id) if state else None
+        held, holds = self._holds[lease], self._slots[name].holders.get(lease_id)
+        if holds != held:
+            self._moved.add(name)
+        more = self._more[name] = self._more.get(name, 0) + milli_of(holds) - milli_of(held)
+        self._holds[lease] = holds
+        if mode is TAKE or (mode is FORCE and holds):
+            self._repeatable = False
+        if mode is TAKE:
+            self._most[name] = max(self._most.get(name, more), more)
+
+    def write(self) -> Write | None:
+        changed = self._moved | {name for name in self._changed if self._slots[name].changed}
+        if not changed:
+            self.must_look = self.must_look or (self._noted and not self.fresh)
+            return None
+        return self._write(changed)
+
+    def _write(self, changed: Set[str]) -> Write:
+        states = {name: state_of_slots(slots) for name, slots in self._slots.items() if name in changed}
+        needed_ms = max(self._slots[name].full_at_ms() for name in changed) - self.now_ms
+        entries = self._entries()
+        if self.row is None or not self._commutes(entries):
+            return WholeWrite(self.place, self.row, needed_ms, states, self._repeatable)
+        states |= {entry.name: state_of_slots(self._slots[entry.name]) for entry in entries}
+        rooms = {name: self._slots[name].limit.capacity_milli - most for name, most in self._most.items()}
+        return EntriesWrite(self.place, self.row, needed_ms, entries, states, rooms, self._repeatable)
+
+    def _entries(self) -> list[Entry]:
+        return [
+            Entry(name, lease_id, before, self._slots[name].holders.get(lease_id))
+            for (name, lease_id), before in self._touched.items()
+        ]
+
+    def _commutes(self, entries: Sequence[Entry]) -> bool:
+        """Whether it is enough that the entries are as assumed, and that there is room."""
+        known = (self.row or NEW).states
+        return (
+            not self.insists
+            and not self._changed
+            and len(entries) <= _FEW
+            and all(entry.name in known for entry in entries)
+            and all(known[name].v + most <= self._slots[name].limit.capacity_milli for name, most in self._most.items())
+            and sum(len(state.holders) for state in known.values()) + len(entries) <= MOST_HOLDERS
+        )
+
+    def _before(self, row: Row, write: Write) -> Row:
+        if isinstance(write, WholeWrite):
+            return self.row or NEW
+        assert isinstance(write, EntriesWrite)
+        states = dict(row.states)
+        for name in write.states:
+            holders = dict(row.states[name].holders)
+            for entry in write.entries:
+                if entry.name == name:
+                    holders.pop(entry.lease_id, None)
+                    if entry.before is not None:
+                        holders[entry.lease_id] = entry.before
+            states[name] = row.states[name]._replace(holders=holders)
+        return row._replace(states=states)
+
+    def written(self, write: Write) -> Row:
+        assert isinstance(write, EntriesWrite | WholeWrite)
+        row = self.row or NEW
+        return row._replace(states={**row.states, **write.states}, writes=row.writes + 1)

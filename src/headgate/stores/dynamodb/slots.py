@@ -1,4 +1,4 @@
-"""The items of slots: bringing them, and from outside listing, deleting and sweeping them."""
+"""The items of slots: reading them for a round; listing, deleting and sweeping them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ from ...core.limit import OWN
 from ...core.slots import Slots
 from ...plan import Plan
 from . import keys
-from .attributes import attribute
-from .cache import Cache
-from .conditional_writes import Place
+from .cache import Cache, ItemSource
 from .deliver import Deliverer
 from .exchange import Failed, Send
-from .reads import read_items_plan
+from .items import attribute, page_plan, query, read_items_plan
+from .places import ItemPlace, SlotPlace
 from .rows import NEW, PREFIX, Row, has_buckets, read_row
 from .rows import SUFFIXES as BUCKET_SUFFIXES
 from .slot_items import PREFIX as SLOT_PREFIX
-from .slot_items import SUFFIXES, SlotPlace, WholeWrite, read_slots, slots_of, state_of_slots
-from .slot_ledger import SlotLedger
-from .source import Source
+from .slot_items import SUFFIXES, SlotLedger, WholeWrite, read_slots, slots_of, state_of_slots
 
 _TRIES = 5
 _AT_ONCE = 25
 
 
-class SlotSource(Source):
-    """`buckets`: what was seen of the buckets beside them."""
+class SlotSource(ItemSource):
+    """`buckets`: what was last seen of the buckets beside them."""
 
     def __init__(self, deliver: Deliverer, buckets: Cache) -> None:
         super().__init__(Cache())
         self._deliver = deliver
         self._buckets = buckets
 
-    def ledger(self, place: Place, now_ms: int, *, fresh: bool) -> SlotLedger:
+    def ledger(self, place: ItemPlace, now_ms: int, *, fresh: bool) -> SlotLedger:
         seen = self.cache.get(place)
         ledger = SlotLedger(place, seen.row if seen else None, now_ms, seen.at_ms if seen else None)
         ledger.fresh = fresh and seen is not None
@@ -46,11 +43,11 @@ class SlotSource(Source):
     # Before settling
 
     def know_plan(self, wanted: Mapping[SlotPlace, set[str]]) -> Plan[set[SlotPlace]]:
-        """See to it that the items are known, and that none of the limits in them is one of tokens any more. Which were
-        read just now.
+        """Make sure that the items are known, and that none of their limits is still one of tokens. Returns the items
+        that were read.
 
-        A limit that was one of tokens starts anew, and so does what there is of it from when it was one of slots. Who
-        uses tokens does not look at slots, so it is here that both are cleared away.
+        A limit that changes from tokens to slots starts afresh, and so do slots left from an earlier change. Requests
+        for tokens do not read slots, so both are removed here.
         """
         read: set[SlotPlace] = set()
         for _ in range(_TRIES):
@@ -60,29 +57,31 @@ class SlotSource(Source):
                 return read
             shards = yield from self._shards_plan(turned)
             sends = [self._start_anew(place, names, shards[place]) for place, names in turned.items()]
-            yield from self._deliver.all_plan(sends)  # if it fails, another one has done it, or was at it
+            yield from self._deliver.all_plan(sends)  # if it fails, another client did it, or is doing it
             yield from self._read_again_plan(turned)
             read |= turned.keys()
-        raise RateLimiterUnavailable("others use the same limits of DynamoDB as limits of another kind")
+        raise RateLimiterUnavailable(
+            "other clients use the same limits with another kind: use either tokens or slots for a limit"
+        )
 
     def _read_plan(self, wanted: Mapping[SlotPlace, set[str]]) -> Plan[set[SlotPlace]]:
-        """Those of which nothing is known; with their buckets, if they may have a limit that is new to the slots."""
+        """Items of which nothing is known; with their buckets, if a limit is new to the slots."""
         unknown = {place for place in wanted if self.cache.get(place) is None}
         beside = [place for place, names in wanted.items() if self._asks_for_buckets(place, names)]
         if unknown or beside:
-            yield from self._bring_plan({place: {} for place in unknown}, {Place(*place): {} for place in beside})
+            yield from self._bring_plan({place: {} for place in unknown}, {ItemPlace(*place): {} for place in beside})
         return unknown
 
     def _bring_plan(
-        self, slots: Mapping[SlotPlace, Mapping[str, int]], buckets: Mapping[Place, Mapping[str, int]]
+        self, slots: Mapping[SlotPlace, Mapping[str, int]], buckets: Mapping[ItemPlace, Mapping[str, int]]
     ) -> Plan[None]:
-        """Read items, of which it is known when their limits were last looked at."""
-        items = yield from read_items_plan(self._deliver, [_item_key(place) for place in (*slots, *buckets)])
+        """Read items. The values: when their limits were last read."""
+        items = yield from read_items_plan(self._deliver, [place.item_key for place in (*slots, *buckets)])
         for slot_place, at_ms in slots.items():
-            item = items.get(_item_key(slot_place))
+            item = items.get(slot_place.item_key)
             self.cache.put(slot_place, read_slots(item) if item else NEW, at_ms)
         for place, at_ms in buckets.items():
-            item = items.get(_item_key(place))
+            item = items.get(place.item_key)
             self._buckets.put(place, read_row(item) if item else NEW, at_ms)
 
     def _asks_for_buckets(self, place: SlotPlace, names: set[str]) -> bool:
@@ -93,18 +92,18 @@ class SlotSource(Source):
         seen = self._buckets.get(place)
         return [name for name in names if seen is not None and name in seen.row.states]
 
-    def _shards_plan(self, wanted: Iterable[SlotPlace]) -> Plan[dict[SlotPlace, list[Place]]]:
-        """Which there are of the buckets beside them: some may not have been split yet."""
-        found: dict[SlotPlace, list[Place]] = {}
+    def _shards_plan(self, wanted: Iterable[SlotPlace]) -> Plan[dict[SlotPlace, list[ItemPlace]]]:
+        """The existing shards of the buckets beside them: some may not be split yet."""
+        found: dict[SlotPlace, list[ItemPlace]] = {}
         for place in wanted:
             seen = self._buckets.get(place)
-            shards = [Place(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
-            items = yield from read_items_plan(self._deliver, map(_item_key, shards[1:]))
-            found[place] = shards[:1] + [shard for shard in shards[1:] if has_buckets(items.get(_item_key(shard)))]
+            shards = [ItemPlace(*place)._replace(shard=shard) for shard in range(seen.row.shard_count if seen else 1)]
+            items = yield from read_items_plan(self._deliver, [shard.item_key for shard in shards[1:]])
+            found[place] = shards[:1] + [shard for shard in shards[1:] if has_buckets(items.get(shard.item_key))]
         return found
 
-    def _start_anew(self, place: SlotPlace, names: Sequence[str], shards: Sequence[Place]) -> Send:
-        """In one transaction, and by one only: whoever comes later would take away what is new."""
+    def _start_anew(self, place: SlotPlace, names: Sequence[str], shards: Sequence[ItemPlace]) -> Send:
+        """In one transaction, and only once: a second one would remove new data."""
         items = [self._without(shard, names, "wcu", PREFIX, BUCKET_SUFFIXES) for shard in shards]
         slots = self.cache.get(place)
         if slots is not None and slots.row.writes:
@@ -113,7 +112,7 @@ class SlotSource(Source):
         return Send("TransactWriteItems", parameters, repeatable=True)
 
     def _without(
-        self, place: Place, names: Sequence[str], counter: str, prefix: str, suffixes: Sequence[str]
+        self, place: ItemPlace, names: Sequence[str], counter: str, prefix: str, suffixes: Sequence[str]
     ) -> dict[str, Any]:
         gone = {f"#{suffix}{i}": f"{prefix}{name}_{suffix}" for i, name in enumerate(names) for suffix in suffixes}
         condition = "attribute_exists(PK)"
@@ -129,7 +128,7 @@ class SlotSource(Source):
         }
 
     def _read_again_plan(self, turned: Mapping[SlotPlace, Sequence[str]]) -> Plan[None]:
-        """What has started anew has not been looked at yet; the others have."""
+        """Limits that have started afresh count as never read."""
 
         def forget(cache: Cache, place: SlotPlace) -> dict[str, int]:
             seen = cache.get(place)
@@ -137,56 +136,50 @@ class SlotSource(Source):
             return {name: ms for name, ms in seen.at_ms.items() if name not in turned[place]} if seen else {}
 
         slots = {place: forget(self.cache, place) for place in turned}
-        buckets = {Place(*place): forget(self._buckets, place) for place in turned}
+        buckets = {ItemPlace(*place): forget(self._buckets, place) for place in turned}
         yield from self._bring_plan(slots, buckets)
 
-    # From outside
+    # Listing, deleting, sweeping
 
-    def rows_plan(self, places: Iterable[Place]) -> Plan[dict[Place, Row]]:
-        """Those that there are."""
-        by_key = {_item_key(place): place for place in (SlotPlace(*place) for place in places)}
+    def rows_plan(self, places: Iterable[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
+        """The rows of the items that exist."""
+        by_key = {place.item_key: place for place in (SlotPlace(*place) for place in places)}
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_slots(item) for key, item in items.items()}
 
-    def _sound_rows_plan(self, places: Sequence[Place]) -> Plan[dict[Place, Row]]:
-        """But for those that are corrupt."""
+    def _sound_rows_plan(self, places: Sequence[ItemPlace]) -> Plan[dict[ItemPlace, Row]]:
+        """The same without corrupt items."""
         try:
             return (yield from self.rows_plan(places))
         except CorruptState:
-            rows: dict[Place, Row] = {}
+            rows: dict[ItemPlace, Row] = {}
             for place in places if len(places) > 1 else ():
                 rows |= yield from self._sound_rows_plan([place])
             return rows
 
-    def delete_plan(self, first: Place) -> Plan[None]:
+    def delete_plan(self, first: ItemPlace) -> Plan[None]:
         place = SlotPlace(*first)
         self.cache.forget(place)
         delete = {"TableName": self._deliver.table, "Key": place.key}
         yield from self._deliver.one_plan(Send("DeleteItem", delete, repeatable=True))
 
     def free_expired_plan(self, ns: str, now_ms: int) -> Plan[int]:
-        """Remove the holders that have run out; how many. Each is counted by the one whose write has removed it."""
+        """Remove expired holders; returns how many. Each is counted by the client whose write removed it."""
         swept = 0
-        parameters: dict[str, Any] = {
-            "TableName": self._deliver.table,
-            "IndexName": keys.GSI4,
-            "KeyConditionExpression": "GSI4PK = :pk AND begins_with(GSI4SK, :sk)",
-            "ExpressionAttributeValues": {":pk": attribute(ns), ":sk": attribute(keys.gsi4_sk_slots(ns))},
-        }
+        parameters = query(ns, keys.gsi4_sk_slots(ns), keys.GSI4)
+        after: Any = None
         while True:
-            reply = yield from self._deliver.one_plan(Send("Query", parameters, repeatable=True))
-            assert not isinstance(reply, Failed)
+            reply, after = yield from page_plan(self._deliver, parameters, after)
             places = [SlotPlace(*keys.parse_bucket_pk(row["PK"]["S"])) for row in reply["Items"]]
             for start in range(0, len(places), _AT_ONCE):
                 rows = yield from self._sound_rows_plan(places[start : start + _AT_ONCE])
                 swept += yield from self._sweep_rows_plan(rows, now_ms)
-            if "LastEvaluatedKey" not in reply:
+            if not after:
                 return swept
-            parameters["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
-    def _sweep_rows_plan(self, rows: dict[Place, Row], now_ms: int) -> Plan[int]:
+    def _sweep_rows_plan(self, rows: dict[ItemPlace, Row], now_ms: int) -> Plan[int]:
         swept = 0
-        for _ in range(_TRIES):  # whoever is faster all the time needs the slots, and lets go of them as well
+        for _ in range(_TRIES):  # a client that is always faster uses the slots, and removes expired ones itself
             sweeps = dict(_sweeps(rows, now_ms))
             if not sweeps:
                 break
@@ -202,8 +195,8 @@ class SlotSource(Source):
         return swept
 
 
-def _sweeps(rows: Mapping[Place, Row], now_ms: int) -> Iterator[tuple[Place, tuple[WholeWrite, int]]]:
-    """What to write to each item that has leases which have run out, and how many those are but for headgate's own."""
+def _sweeps(rows: Mapping[ItemPlace, Row], now_ms: int) -> Iterator[tuple[ItemPlace, tuple[WholeWrite, int]]]:
+    """The write for each item that has expired leases, and how many they are without headgate's own."""
     for place, row in rows.items():
         after = listed(row, now_ms)
         gone = {name: len(row.states[name].holders) - len(slots.holders) for name, slots in after.items()}
@@ -217,7 +210,3 @@ def _sweeps(rows: Mapping[Place, Row], now_ms: int) -> Iterator[tuple[Place, tup
 def listed(row: Row, now_ms: int) -> dict[str, Slots]:
     """All slots of an item, settled."""
     return {name: slots_of(state, max(now_ms, state.at_ms)) for name, state in sorted(row.states.items())}
-
-
-def _item_key(place: Place) -> tuple[str, str]:
-    return place.pk, place.key["SK"]["S"]

@@ -1,77 +1,51 @@
-"""Of which namespaces something is stored, how much, and removing all of one.
+"""Which namespaces have data, how much, and purging one.
 
-Everything of a namespace is found by its id in GSI4, which follows the table with a delay of some milliseconds. So a
-list may have what was removed just now, and whoever finds nothing looks once more.
+All items of a namespace are found by its id in GSI4, which follows the table with a delay of some milliseconds. So a
+list may show items that were just removed, and a purge that finds nothing looks once more.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from typing import Any
 
 from ...plan import Plan, Sleep
 from . import keys
-from .attributes import attribute
 from .deliver import Deliverer
 from .exchange import Failed, MoreTime, Send
+from .items import all_pages_plan, page_plan, query
 from .namespaces import Namespaces
 
 _STEP = 500
-_AT_ONCE = 25  # what one BatchWriteItem takes
+_AT_ONCE = 25  # the most that one BatchWriteItem takes
 _DELAY_SECONDS = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.2
 
 
-class Stored:
+class StoredNamespaces:
     def __init__(self, deliver: Deliverer, namespaces: Namespaces) -> None:
         self._deliver = deliver
         self._namespaces = namespaces
 
     def list_plan(self) -> Plan[list[str]]:
-        """By name; those that have none, by their id after an underscore. All of the index is read."""
-        scan = {"TableName": self._deliver.table, "IndexName": keys.GSI4, "ProjectionExpression": "GSI4PK"}
+        """By name, or by the id after an underscore if there is no name. The whole index is read."""
         yield from self._namespaces.read_plan([])
-        ids: set[str] = set()
-        start: Mapping[str, Any] = {}
-        while True:
-            yield from MoreTime()
-            reply = yield from self._deliver.one_plan(Send("Scan", {**scan, **start}, repeatable=True))
-            assert not isinstance(reply, Failed)
-            ids |= {row["GSI4PK"]["S"] for row in reply["Items"]}
-            if "LastEvaluatedKey" not in reply:
-                break
-            start = {"ExclusiveStartKey": reply["LastEvaluatedKey"]}
-        names = yield from self._names_plan()
+        scan = {"IndexName": keys.GSI4, "ProjectionExpression": "GSI4PK"}
+        replies = yield from all_pages_plan(self._deliver, scan, "Scan", more_time=True)
+        ids = {row["GSI4PK"]["S"] for reply in replies for row in reply["Items"]}
+        names = {namespace.id: namespace.name for namespace in (yield from self._namespaces.all_plan())}
         return sorted(names.get(ns, f"{keys.REGISTRY}{ns}") for ns in ids - {keys.REGISTRY})
-
-    def _names_plan(self) -> Plan[dict[str, str]]:
-        """By id."""
-        names: dict[str, str] = {}
-        cursor: str | None = None
-        while True:
-            page = yield from self._namespaces.list_plan(cursor)
-            names |= {namespace.id: namespace.name for namespace in page}
-            cursor = page.cursor
-            if cursor is None:
-                return names
 
     def count_plan(self, namespace: str) -> Plan[int]:
         ns = yield from self._namespaces.find_any_plan(namespace)
-        count = 0
-        start: Mapping[str, Any] = {}
-        while ns is not None:
-            yield from MoreTime()
-            reply = yield from self._deliver.one_plan(self._query(ns, Select="COUNT", **start))
-            assert not isinstance(reply, Failed)
-            count += reply["Count"]
-            if "LastEvaluatedKey" not in reply:
-                break
-            start = {"ExclusiveStartKey": reply["LastEvaluatedKey"]}
-        return count
+        if ns is None:
+            return 0
+        counts = {**query(ns, index=keys.GSI4), "Select": "COUNT"}
+        replies = yield from all_pages_plan(self._deliver, counts, more_time=True)
+        return sum(reply["Count"] for reply in replies)
 
     def purge_plan(self, namespace: str) -> Plan[int]:
-        """Remove some hundred items, and say how many."""
+        """Remove some hundred items; returns how many."""
         ns = yield from self._namespaces.find_any_plan(namespace)
         self._namespaces.forget(namespace)
         if ns is None:
@@ -86,12 +60,11 @@ class Stored:
 
     def _some_plan(self, ns: str) -> Plan[list[Any]]:
         """Keys of items of a namespace."""
-        reply = yield from self._deliver.one_plan(self._query(ns, Limit=_STEP))
-        assert not isinstance(reply, Failed)
+        reply, _ = yield from page_plan(self._deliver, {**query(ns, index=keys.GSI4), "Limit": _STEP})
         return [{"PK": row["PK"], "SK": row["SK"]} for row in reply["Items"]]
 
     def _delete_plan(self, left: list[Any]) -> Plan[None]:
-        """What DynamoDB leaves undone for lack of capacity is done again."""
+        """Items that DynamoDB leaves out for lack of capacity are requested again."""
         pause = _FIRST_PAUSE
         while True:
             pieces = [left[start : start + _AT_ONCE] for start in range(0, len(left), _AT_ONCE)]
@@ -110,13 +83,3 @@ class Stored:
     def _deletes(self, piece: list[Any]) -> Send:
         requests = [{"DeleteRequest": {"Key": key}} for key in piece]
         return Send("BatchWriteItem", {"RequestItems": {self._deliver.table: requests}}, repeatable=True)
-
-    def _query(self, ns: str, **more: Any) -> Send:
-        parameters = {
-            "TableName": self._deliver.table,
-            "IndexName": keys.GSI4,
-            "KeyConditionExpression": "GSI4PK = :pk",
-            "ExpressionAttributeValues": {":pk": attribute(ns)},
-            **more,
-        }
-        return Send("Query", parameters, repeatable=True)

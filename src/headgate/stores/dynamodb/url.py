@@ -1,7 +1,7 @@
-"""`dynamodb://table?region=eu-west-1`, read and checked.
+"""Parsing and checking `dynamodb://table?region=eu-west-1`.
 
-Options: `region`, `endpoint_url` (of an engine on this machine), `profile` (of the AWS configuration), `shards` (how
-many items a hot bucket may be spread over at most, a power of two).
+Options: `region`, `endpoint_url` (of a local engine), `profile` (of the AWS configuration), `shards` (the most items
+that a hot bucket is split over, a power of two).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is None is left to the AWS configuration: the environment, a file, or the machine's role."""
+class DynamoDBSettings:
+    """None means the AWS configuration: the environment, a file, or the role of the machine."""
 
     table: str
     region: str | None = None
@@ -51,17 +51,17 @@ def check_table(name: str) -> str:
 
 
 class _NotAllowed(Exception):
-    """Why a URL is not."""
+    """Why a URL is not allowed."""
 
 
-def read_url(url: str) -> Settings:
+def read_url(url: str) -> DynamoDBSettings:
     try:
         table, options = _split(url)
         _check_options(options)
     except _NotAllowed as why:
         raise ValidationError(f"store URL {_shown(url)!r} is not allowed: {why}") from None
     shards = int(options.get("shards", MAX_SHARDS))
-    return Settings(table, options.get("region"), options.get("endpoint_url"), options.get("profile"), shards)
+    return DynamoDBSettings(table, options.get("region"), options.get("endpoint_url"), options.get("profile"), shards)
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
@@ -69,7 +69,7 @@ def _split(url: str) -> tuple[str, dict[str, str]]:
     try:
         split = urlsplit(url)
         pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query))
-    except ValueError:  # whose text may contain what the URL has to hide
+    except ValueError:  # its text may contain a secret
         raise _NotAllowed("after the ? come options, like region=eu-west-1&profile=me") from None
     options = dict(pairs)
     if "@" in split.netloc or "@" in options.get("endpoint_url", ""):
@@ -95,7 +95,7 @@ def _check_options(options: Mapping[str, str]) -> None:
 def _check_values(options: Mapping[str, str]) -> None:
     region, endpoint, shards = (options.get(option) for option in ("region", "endpoint_url", "shards"))
     if region is not None and not _REGION.fullmatch(region):
-        raise _NotAllowed(f"region {region!r} is none: write it like eu-west-1")
+        raise _NotAllowed(f"region {region!r} is not allowed: write it like eu-west-1")
     if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
         raise _NotAllowed(f"endpoint_url {endpoint!r} must be like http://127.0.0.1:8000 or https://host")
     if shards is not None and shards not in _SHARDS:
@@ -103,7 +103,7 @@ def _check_values(options: Mapping[str, str]) -> None:
 
 
 def _shown(url: str) -> str:
-    """For messages: without what may be a secret, which is what has no business there."""
+    """For messages: values that may be secrets are hidden."""
     start, mark, query = shown_url(url).partition("?")
     parts = [part.partition("=") for part in query.split("&")]
     return (

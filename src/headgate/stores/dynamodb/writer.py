@@ -1,7 +1,7 @@
-"""One round on the wire: all writes and looks at once, each in the cheapest way there is.
+"""Sending one round: all writes and reads at once, each in the cheapest way.
 
-A few items: an UpdateItem each, side by side. Many: as statements, 25 in a request. Those that must be written
-together: a transaction. Each of them costs the same as alone but for the transaction, which costs twice.
+A few items: an UpdateItem each, in parallel. Many: PartiQL statements, 25 in a request. Items that must be written
+together: a transaction, which costs twice as much. The others cost the same in any way.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ _EXPECTED = frozenset(THROTTLED | {"AccessDenied", *_INVALID})
 
 
 class News(NamedTuple):
-    """Of an item: what it is now (None: nothing new), whether the write was done, and what else happened."""
+    """What a reply says of an item: its row now (None: nothing new), whether the write succeeded, and what else
+    happened.
+    """
 
     row: Row | None
     done: bool = False
     throttled: bool = False
     error: HeadgateError | None = None
-    invalid: Failed | None = None  # it cannot be written so, whatever the conditions
+    invalid: Failed | None = None  # the write is invalid, whatever the conditions
 
 
 Writes: TypeAlias = "Mapping[Ledger, Write]"
@@ -41,7 +43,7 @@ Writes: TypeAlias = "Mapping[Ledger, Write]"
 class Writer:
     def __init__(self, deliver: Deliverer) -> None:
         self._deliver = deliver
-        self._statements = True  # until it turns out that the credentials do not allow them
+        self._statements = True  # until the credentials turn out not to allow them
 
     def write_plan(self, writes: Writes, looks: Sequence[Ledger]) -> Plan[dict[Ledger, News]]:
         parcels = [*self._parcels(writes), *(_Look(self._deliver.table, ledger) for ledger in looks)]
@@ -55,7 +57,7 @@ class Writer:
         return {ledger: self._looked_into(ledger, one) for ledger, one in news.items()}
 
     def _looked_into(self, ledger: Ledger, news: News) -> News:
-        """If an item cannot be written, it may be corrupt: it is looked at first. If it is not, that is the answer."""
+        """A write was invalid. The item may be corrupt, so it is read first. If it is sound, raise the error."""
         if news.invalid is None:
             return news
         if ledger.looked_into:
@@ -64,7 +66,7 @@ class Writer:
         return news
 
     def _check(self, parcel: _Parcel, outcome: Outcome) -> None:
-        """Whether it can be done at all, and whether so. Statements that may not be used are done without."""
+        """Raise if the table cannot be used at all. Without the permission for statements, stop using them."""
         for one in parcel.each(outcome) if isinstance(parcel, _Statements) else [outcome]:
             if not isinstance(one, Failed) or one.code not in ("AccessDenied", "ResourceNotFound"):
                 continue
@@ -91,7 +93,7 @@ class Writer:
 
 
 def _stated(table: str, writes: Writes) -> dict[Ledger, Mapping[str, Any]]:
-    """Those that can be statements."""
+    """The writes that can be statements."""
     return {ledger: text for ledger, write in writes.items() if (text := write.statement(table)) is not None}
 
 
@@ -131,7 +133,7 @@ class _Statements(NamedTuple):
         return {ledger: _news(ledger, one) for ledger, one in zip(self.statements, self.each(outcome))}
 
     def each(self, outcome: Outcome) -> list[Outcome]:
-        """What became of each statement."""
+        """The outcome of each statement."""
         if isinstance(outcome, (Failed, RateLimiterUnavailable)):
             return [outcome] * len(self.statements)
         return [_statement(response) for response in outcome["Responses"]]
@@ -143,7 +145,7 @@ class _Transaction(NamedTuple):
 
     def send(self) -> Send:
         items = [{"Update": write.transact(self.table)} for write in self.writes.values()]
-        # With a token of its own it is done once, however often it is sent.
+        # With its own token it is done once, no matter how often it is sent.
         return Send("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": str(uuid4())}, repeatable=True)
 
     def news(self, outcome: Outcome) -> dict[Ledger, News]:
@@ -152,7 +154,7 @@ class _Transaction(NamedTuple):
         if isinstance(outcome, Failed):
             reasons = outcome.reasons or [outcome] * len(self.writes)
             return {ledger: _news(ledger, reason) for ledger, reason in zip(self.writes, reasons)}
-        # A transaction does not tell what the items are now: as believed, or a little emptier.
+        # A transaction does not return the items: they are as assumed, or a little emptier.
         return {ledger: News(ledger.written(write), done=True) for ledger, write in self.writes.items()}
 
 

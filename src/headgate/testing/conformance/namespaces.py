@@ -130,7 +130,7 @@ class NamespaceConformance(Conformance):
         late.try_acquire("f", "api", {"rpm": 1})  # it has not heard of it
         (orphan,) = admin.list_orphans()
         assert admin.count_namespace(orphan) >= 1
-        with pytest.raises(NamespaceNotFound, match="no orphan"):
+        with pytest.raises(NamespaceNotFound, match="not an orphan"):
             admin.purge_orphan("admin", confirm="admin")
         with pytest.raises(ValidationError, match="confirm"):
             admin.purge_orphan(orphan, confirm="x")

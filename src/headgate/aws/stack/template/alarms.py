@@ -1,4 +1,4 @@
-"""When somebody should look: errors, lateness, refusals for want of capacity, and what was put aside."""
+"""The alarms: errors, delays, throttling, and dead letters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def resources() -> Json:
         ),
         "DeadLetters": _alarm(
             HAS_FUNCTION_ALARMS,
-            "The aggregator gave up on records of the stream: what they say is missing from usage.",
+            "The aggregator gave up on records of the stream: usage does not include them.",
             Namespace="AWS/SQS",
             MetricName="ApproximateNumberOfMessagesVisible",
             Dimensions=[{"Name": "QueueName", "Value": att(DEAD_LETTERS, "QueueName")}],
@@ -73,13 +73,13 @@ def _of_function(function: str, metric: str, statistic: str, threshold: int, abo
 
 
 def _throttles(what: str, metric: str, index: str | None = None) -> Json:
-    """In three of five minutes: buckets that become hot are spread over more items, and that takes a moment."""
+    """In three of five minutes: a hot bucket is split, which takes a moment."""
     dimensions: list[Json] = [{"Name": "TableName", "Value": ref(TABLE)}]
     if index:
         dimensions.append({"Name": "GlobalSecondaryIndexName", "Value": index})
     return _alarm(
         HAS_ALARMS,
-        f"DynamoDB turns {what} away, and does not stop. Raise MaxShards, or the quotas of the account.",
+        f"DynamoDB has throttled {what} for minutes. Raise MaxShards, or the quotas of the account.",
         Namespace="AWS/DynamoDB",
         MetricName=metric,
         Dimensions=dimensions,
@@ -118,5 +118,5 @@ def _topic() -> Json:
 
 
 def names() -> Sequence[str]:
-    """Of the alarms, as the template calls them."""
+    """The names of the alarms in the template."""
     return [name for name, made in resources().items() if made["Type"] == "AWS::CloudWatch::Alarm"]

@@ -1,4 +1,4 @@
-"""What works by itself: the aggregator behind the stream, the reconciler on its schedule, their roles and logs."""
+"""The functions: the aggregator on the stream, the reconciler on a schedule, their roles and logs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAMES = {AGGREGATOR: "aggregator", RECONCILER: "reconciler"}
 HANDLERS = {AGGREGATOR: "headgate.aws.handlers.aggregate", RECONCILER: "headgate.aws.handlers.reconcile"}
 TIMEOUT_SECONDS = {AGGREGATOR: 60, RECONCILER: 240}
 RUNTIME = "python3.13"
-RECORD_AGE_SECONDS = 23 * 3600  # of the 24 hours for which a stream has them
+RECORD_AGE_SECONDS = 23 * 3600  # of the 24 hours for which a stream keeps them
 
 _ABOUT = {
-    AGGREGATOR: "Counts usage from the stream of the table, spreads hot buckets, archives audit events.",
-    RECONCILER: "Clears away buckets that are full again and records that have expired.",
+    AGGREGATOR: "Counts usage from the stream of the table, splits hot buckets, archives audit events.",
+    RECONCILER: "Removes buckets that are full again and records that have expired.",
 }
-# What else happens in the table, above all the aggregator's own writes, wakes nobody.
+# Other changes, above all the aggregator's own writes, invoke no function.
 _OF_INTEREST = [
     {"eventName": ["INSERT", "MODIFY"], "dynamodb": {"Keys": {"SK": {"S": ["#STATE"]}}}},
     {"eventName": ["REMOVE"], "dynamodb": {"Keys": {"SK": {"S": [{"prefix": "#AUDIT#"}]}}}},
@@ -46,7 +46,7 @@ def _function(function: str) -> Json:
     return {
         "Type": "AWS::Lambda::Function",
         "Condition": HAS_FUNCTIONS,
-        # Its log group is the stack's: made by Lambda it would be kept for ever.
+        # The stack has its log group: one created by Lambda would be kept forever.
         "DependsOn": f"{function}Logs",
         "Properties": {
             "FunctionName": sub(f"${{AWS::StackName}}-{NAMES[function]}"),
@@ -158,8 +158,8 @@ def _source() -> Json:
             "BatchSize": ref("BatchSize"),
             "MaximumBatchingWindowInSeconds": ref("BatchWindowSeconds"),
             "ParallelizationFactor": ref("Parallelization"),
-            # What is passed over is missing from usage for good. So the stream waits, for as long as it keeps records;
-            # a record that cannot be done is found by halving the batch, so that the others of it are done.
+            # A skipped record is missing from usage for good. So the stream waits for as long as it keeps records. A
+            # record that cannot be processed is found by halving the batch, so the others are processed.
             "BisectBatchOnFunctionError": True,
             "MaximumRetryAttempts": ref("Retries"),
             "MaximumRecordAgeInSeconds": RECORD_AGE_SECONDS,

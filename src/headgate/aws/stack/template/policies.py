@@ -1,12 +1,12 @@
-"""Who may do what: three policies for people and programs.
+"""Three policies for people and programs.
 
     AppPolicy       take tokens and give them back, read everything, but change no limit and no entity
     AdminPolicy     everything that the library and its command do with a table
-    ReadOnlyPolicy  look
+    ReadOnlyPolicy  read
 
-A row belongs to whoever may use its partition key, which begins with the id of a namespace. So a policy is restricted
-to a namespace, and an application to buckets, by `dynamodb:LeadingKeys`. A condition over all values also holds for
-none, as in a scan: therefore there must be some.
+Access depends on the partition key, which begins with the id of a namespace. So `dynamodb:LeadingKeys` restricts a
+policy to a namespace, and an application to buckets. A condition over all values also holds if there are none, as in a
+scan: therefore there must be some.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOOKS = ("DescribeTable", "DescribeTimeToLive", "DescribeContinuousBackups")
 STREAM = ("DescribeStream", "GetShardIterator", "GetRecords")
 
 REGISTRY = keys.pk_system(keys.REGISTRY)
-# What taking tokens writes: buckets, what was used of them, a note of those that were split, and records that expire.
+# Taking tokens writes buckets, their usage, a note of those that were split, and records that expire.
 _TAKEN = ("/BUCKET#*", "/RECORD#*")
-_TOLD = "/AUDIT#*"
+_AUDIT = "/AUDIT#*"
 
 TABLE_ARN = att(TABLE, "Arn")
 INDEX_ARN = sub(f"${{{TABLE}.Arn}}/index/*")
@@ -55,7 +55,7 @@ def statement(sid: str, actions: tuple[str, ...], *arns: Json, condition: Json |
 
 
 def key_statement() -> Json:
-    """A key of one's own has to be usable by whoever uses the table, through DynamoDB only."""
+    """A customer's key must be usable by all users of the table, but only through DynamoDB."""
     made = {
         "Sid": "KeyOfTheTable",
         "Effect": "Allow",
@@ -70,8 +70,8 @@ def _app() -> list[Json]:
     return [
         statement("Read", READS, TABLE_ARN, INDEX_ARN, condition=_of_the_namespace("/*", "")),
         statement("TakeAndGiveBack", WRITES, TABLE_ARN, condition=_of_the_namespace(*_TAKEN)),
-        # A penalty and a reset leave an audit event. None can be changed by an update, or deleted.
-        statement("TellOfIt", ("PutItem",), TABLE_ARN, condition=_of_the_namespace(_TOLD)),
+        # A penalty and a reset write an audit event, which cannot be changed or deleted.
+        statement("TellOfIt", ("PutItem",), TABLE_ARN, condition=_of_the_namespace(_AUDIT)),
         *_everyone(),
     ]
 
@@ -98,7 +98,7 @@ def _read_only() -> list[Json]:
 
 
 def _everyone() -> list[Json]:
-    """To find the id of a namespace by its name, and to see whether the table is as it should be."""
+    """To find the id of a namespace by its name, and to check the table."""
     return [
         statement("Registry", ("GetItem", "BatchGetItem"), TABLE_ARN, condition=_leading_keys(REGISTRY)),
         statement("Describe", LOOKS, TABLE_ARN),
@@ -107,7 +107,7 @@ def _everyone() -> list[Json]:
 
 
 def _of_the_namespace(*endings: str) -> Json:
-    """Keys that begin with the namespace's id; with any, if the policies are for the whole table."""
+    """Keys that begin with the namespace's id; any key, if the policies are for the whole table."""
     namespace = when(HAS_NAMESPACE, ref("NamespaceId"), "*")
     return _leading_keys(*(sub(f"${{Namespace}}{ending}", Namespace=namespace) for ending in endings))
 

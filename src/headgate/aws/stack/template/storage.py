@@ -1,4 +1,4 @@
-"""What keeps data: the table, the archive, and the queue of what the aggregator could not do."""
+"""Storage: the table, the archive, and the queue for batches that the aggregator gave up on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def resources() -> Json:
 def _table() -> Json:
     return {
         "Type": "AWS::DynamoDB::Table",
-        # Goes when the stack is deleted, which `headgate aws delete` asks about; never by a change of the template.
+        # Deleted with the stack, which `headgate aws delete` asks about; never by a change of the template.
         "DeletionPolicy": "Delete",
         "UpdateReplacePolicy": "Retain",
         "Properties": {
@@ -66,7 +66,7 @@ def _archive() -> Json:
     return {
         "Type": "AWS::S3::Bucket",
         "Condition": HAS_ARCHIVE,
-        # Outlives the stack, unless the stack never came to be.
+        # Outlives the stack, unless its creation failed.
         "DeletionPolicy": "RetainExceptOnCreate",
         "UpdateReplacePolicy": "Retain",
         "Properties": {

@@ -1,4 +1,4 @@
-"""CloudFormation's own functions, and the names of conditions."""
+"""CloudFormation's functions, and the names of conditions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Carrying a table of zae-limiter's over to headgate: into a new table, or in place."""
+"""Migration of zae-limiter tables to headgate: into a new table, or in place."""
 
 from __future__ import annotations
 
 from .record import LEASE_MS
-from .runner import MigrationRefused, Migrator, Report
+from .runner import MigrationRefused, MigrationReport, Migrator
 
-__all__ = ["LEASE_MS", "MigrationRefused", "Migrator", "Report"]
+__all__ = ["LEASE_MS", "MigrationRefused", "MigrationReport", "Migrator"]

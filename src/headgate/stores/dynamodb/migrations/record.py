@@ -1,8 +1,8 @@
-"""What a migration notes in the table that it fills: from where, how far it has come, and who is at it until when.
+"""The record of a migration, in the table it fills: its source, its progress, and the lock of the running process.
 
-Whoever has saved a page has it for a minute more. A page is done again if its run was killed before it could say so:
-everything is written only where nothing is yet. The table has its version, and can be used, from the same transaction
-on in which the end is noted.
+Every saved page extends the lock by a minute. If a run is killed before it saves a page, the page is done again; items
+are only written where there are none. The transaction that records the end also writes the version of the table, which
+makes it usable.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from uuid import uuid4
 from ....core.errors import ValidationError
 from ....plan import Plan, Sleep
 from .. import keys
-from ..attributes import item_of, values_of
 from ..deliver import Deliverer
-from ..documents import ItemKey, NamespaceHome
 from ..exchange import Failed, MoreTime, Send
-from ..reads import key_of, read_items_plan
-from ..versions import FILLING, SCHEMA, VERSION_KEY, version_item
+from ..items import ItemKey, item_of, key_of, read_items_plan, values_of
+from ..namespaces import namespace_item
+from ..table import FILLING, SCHEMA, VERSION_KEY, version_item
 from .source import Renamed
 
 LEASE_MS = 60_000
@@ -30,7 +29,7 @@ _AT_ONCE = 50  # of what a transaction takes
 
 
 class Noted(NamedTuple):
-    """`start`: where the next page begins. `swept`: in place, that the old items are gone."""
+    """`start`: where the next page begins. `swept`: after a migration in place, whether the old items are removed."""
 
     source: str
     namespaces: Mapping[str, Renamed]
@@ -56,7 +55,7 @@ class MigrationRecord:
         return _noted(values_of(found[RECORD_KEY])) if found else None
 
     def begin_plan(self, wanted: Noted) -> Plan[Noted]:
-        """Take the lock. What an earlier run has noted is kept: its ids are in the items that it wrote."""
+        """Take the lock. The notes of an earlier run are kept, because their ids are in the items it wrote."""
         values: dict[str, str | int] = {
             ":owner": self._owner,
             ":until": self._now_ms() + LEASE_MS,
@@ -90,20 +89,20 @@ class MigrationRecord:
         return _noted(values_of(result["Attributes"]))
 
     def mark_plan(self) -> Plan[None]:
-        """Nobody may use the table until the end."""
+        """Make the table unusable until the end."""
         lock = self._update({"lock_until_ms": self._now_ms() + LEASE_MS})
         put = {"TableName": self._deliver.table, "Item": version_item(FILLING)}
         yield from self._transact_plan([{"Update": lock}, {"Put": put}])
 
     def save_plan(self, start: ItemKey | None, **more: int) -> Plan[None]:
-        """That a page is done, and that the next one begins at `start`."""
+        """A page is done; the next one begins at `start`."""
         update = self._update({"start": json.dumps(start), "lock_until_ms": self._now_ms() + LEASE_MS, **more})
         yield from self._note_plan(Send("UpdateItem", update, repeatable=True))
 
     def end_plan(self, namespaces: Sequence[Renamed]) -> Plan[None]:
-        """The namespaces are registered, then the table has its version and the end is noted, at once."""
+        """Register the namespaces, then write the version of the table and record the end, in one transaction."""
         table = self._deliver.table
-        puts = [{"Put": {"TableName": table, "Item": _namespace_item(each)}} for each in namespaces]
+        puts = [{"Put": {"TableName": table, "Item": namespace_item(*each)}} for each in namespaces]
         for first in range(0, len(puts), _AT_ONCE):
             lock = self._update({"lock_until_ms": self._now_ms() + LEASE_MS})
             yield from self._transact_plan([{"Update": lock}, *puts[first : first + _AT_ONCE]])
@@ -134,8 +133,8 @@ class MigrationRecord:
                 return
             if not any(reason.code == "TransactionConflict" for reason in (result, *result.reasons)):
                 raise ValidationError(
-                    f"another run of this migration has taken over table {self._deliver.table!r}, since this one was "
-                    "too slow: let that one end, or try again"
+                    f"another run of this migration has taken over table {self._deliver.table!r}, because this one was "
+                    "too slow: wait until that run has ended, or try again"
                 )
             yield from Sleep(_PAUSE)
 
@@ -150,13 +149,3 @@ def _noted(values: Mapping[str, Any]) -> Noted:
         values.get("finished_at_ms", 0),
         bool(values.get("swept", 0)),
     )
-
-
-def _namespace_item(namespace: Renamed) -> dict[str, Any]:
-    value = {
-        "id": namespace.id,
-        "status": namespace.status,
-        "created_at_ms": namespace.created_at_ms,
-        "deleted_at_ms": namespace.deleted_at_ms,
-    }
-    return NamespaceHome(f"{keys.REGISTRY}/namespace#{namespace.name}", namespace.name).item(value, version=1)

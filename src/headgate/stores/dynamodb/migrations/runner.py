@@ -1,10 +1,10 @@
-"""Running a migration: first all of the table is read and converted, then it is copied, page by page.
+"""Running a migration: first the whole table is read and converted, then it is copied page by page.
 
-What the first pass says is the preview, and the report of a real run too. If something cannot be carried, the run ends
-there, before anything is written. The same code reads and converts in both passes.
+The result of the first pass is the preview, and the report of a real run. If something cannot be migrated, the run ends
+there, before anything is written. Both passes use the same code to read and convert.
 
-In place, the new items get namespaces with new ids, so that no old item is touched before the new ones are complete.
-Then the table changes hands, and a third pass removes what was carried.
+In place, the new items have namespaces with new ids, so no old item is touched before the new ones are complete. Then
+the version of the table changes, and a third pass removes the old items.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from ....core.errors import ValidationError
 from ....core.names import check_namespace
 from ....plan import Plan
 from ..deliver import Deliverer
-from ..documents import ItemKey
-from ..exchange import Failed, MoreTime, Send
+from ..exchange import MoreTime, Send
+from ..items import ItemKey, item_key_of, key_of, page_plan
 from ..namespaces import Namespaces
-from ..reads import key_of
-from ..table import Table
-from ..versions import VERSION_KEY, Foreign, Found, Versions
+from ..table import VERSION_KEY, DynamoDBTable, Foreign, Found, Versions
 from .record import MigrationRecord, Noted
-from .source import Piece, Renamed, Source, key
+from .source import Piece, Renamed, ZaeTable
 from .writes import Addition, Context, NewItem
 from .zae_convert import convert, differences
 from .zae_items import DERIVED, SCHEMAS, UNKNOWN
@@ -36,10 +34,10 @@ _SHOWN = 20
 
 
 @dataclass
-class Report:
-    """`counts`: items of the source by kind. `problems`: what cannot be carried, or will act in another way.
+class MigrationReport:
+    """`counts`: items of the source by kind. `problems`: what cannot be migrated, or behaves differently afterwards.
 
-    `finished_at_ms`: when this was done before; 0 if it was not.
+    `finished_at_ms`: when an earlier run finished; 0 if none did.
     """
 
     source: str
@@ -56,16 +54,16 @@ class Report:
 
 
 class MigrationRefused(ValidationError):
-    """Not all of a table can be carried. `problems`: why, one for each part of it."""
+    """Not all of a table can be migrated. `problems`: the reasons, one for each part."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: MigrationReport) -> None:
         self.report, self.problems = report, report.problems
         more = len(report.problems) - _SHOWN
         lines = [*report.problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
         super().__init__(
-            f"table {report.source!r} ({report.found}) cannot be carried whole, and nothing was written:\n  "
+            f"table {report.source!r} ({report.found}) cannot be migrated completely, and nothing was written:\n  "
             + "\n  ".join(lines)
-            + "\nchange these, or go on without them with --force"
+            + "\nchange these, or leave them out with --force"
         )
 
 
@@ -82,7 +80,7 @@ class Migrator:
 
     def __init__(self, source: Deliverer, target: Deliverer, now_ms: Callable[[], int], page_size: int = PAGE) -> None:
         self._from, self._to = source, target
-        self._source = Source(source)
+        self._source = ZaeTable(source)
         self._record = MigrationRecord(target, now_ms)
         self._now_ms = now_ms
         self._page_size = page_size
@@ -90,11 +88,11 @@ class Migrator:
 
     def run_plan(
         self, namespace: str = "default", *, dry: bool = False, cascade: bool | None = None, force: bool = False
-    ) -> Plan[Report | None]:
-        """Carry all of it. None if there is nothing to do. With `dry` nothing is written, and the same is said.
+    ) -> Plan[MigrationReport | None]:
+        """Migrate the table. None if there is nothing to do. With `dry`, write nothing and return the same report.
 
-        `namespace`: for a table that has none. `cascade`: of entities that do not say it. `force`: go on without what
-        cannot be carried.
+        `namespace`: for a table without namespaces. `cascade`: for entities that do not say. `force`: leave out what
+        cannot be migrated.
         """
         check_namespace(namespace)
         found = yield from self._look_plan()
@@ -103,7 +101,7 @@ class Migrator:
             if self._in_place and noted is not None and not (noted.swept or dry):
                 yield from self._sweep_plan(noted)
             return None
-        report = Report(self._from.table, self._to.table, found.maker)
+        report = MigrationReport(self._from.table, self._to.table, found.maker)
         if noted is not None and noted.finished_at_ms:
             report.finished_at_ms = noted.finished_at_ms
         else:
@@ -116,7 +114,7 @@ class Migrator:
     # Looking
 
     def _look_plan(self) -> Plan[Found]:
-        if not (yield from Table(self._from).exists_plan()):
+        if not (yield from DynamoDBTable(self._from).exists_plan()):
             raise ValidationError(f"there is no table {self._from.table!r} in {self._from.settings.where}")
         found = yield from Versions(self._from).read_plan()
         if not isinstance(found, Foreign):
@@ -129,8 +127,8 @@ class Migrator:
         return found
 
     def _noted_plan(self) -> Plan[Noted | None]:
-        """What an earlier run has noted; an error if the target is in use, or was filled from elsewhere."""
-        if not (yield from Table(self._to).exists_plan()):
+        """The notes of an earlier run; an error if the target is in use, or was filled from another table."""
+        if not (yield from DynamoDBTable(self._to).exists_plan()):
             return None
         noted = yield from self._record.read_plan()
         if noted is not None and noted.source == self._from.table:
@@ -138,39 +136,35 @@ class Migrator:
         if self._in_place or (noted is None and (yield from self._target_is_free_plan())):
             return None
         raise ValidationError(
-            f"table {self._to.table!r} is in use, or was filled from another table: name one that does not exist yet, "
-            "or that nobody has used, with --to-table. Nothing was written"
+            f"table {self._to.table!r} is in use, or was filled from another table: name a new or unused one with "
+            "--to-table. Nothing was written"
         )
 
     def _target_is_free_plan(self) -> Plan[bool]:
-        """It may have been deployed and set up, with namespaces in which there is nothing yet."""
+        """It may have been deployed and set up, with namespaces that have no data yet."""
         if isinstance((yield from Versions(self._to).read_plan()), Foreign):
             return False
-        scan: dict[str, Any] = {
-            "TableName": self._to.table,
+        scan = {
             "FilterExpression": "PK <> :registry",
             "ExpressionAttributeValues": {":registry": {"S": VERSION_KEY[0]}},
         }
+        start: Any = None
         while True:
             yield from MoreTime()
-            reply = yield from self._to.one_plan(Send("Scan", scan, repeatable=True))
-            assert not isinstance(reply, Failed)
-            if reply["Items"] or not reply.get("LastEvaluatedKey"):
+            reply, start = yield from page_plan(self._to, scan, start, "Scan")
+            if reply["Items"] or not start:
                 return not reply["Items"]
-            scan["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
     def _job_plan(self, namespace: str, cascade: bool | None, noted: Noted | None) -> Plan[tuple[Noted, list[str]]]:
-        """What is to be done; if it was begun, as it was begun."""
+        """The notes for this run; those of an earlier run, if there was one."""
         found, notes = yield from self._source.namespaces_plan(namespace, self._now_ms())
         if noted is None:
             return Noted(self._from.table, found, cascade), notes
         if "" in noted.namespaces and noted.namespaces[""].name != namespace:
-            raise ValidationError(
-                f"this migration was begun for namespace {noted.namespaces[''].name!r}: go on with that one"
-            )
+            raise ValidationError(f"this migration was begun for namespace {noted.namespaces[''].name!r}: use the same")
         return noted, notes
 
-    def _preview_plan(self, report: Report, job: Noted, *, force: bool) -> Plan[None]:
+    def _preview_plan(self, report: MigrationReport, job: Noted, *, force: bool) -> Plan[None]:
         report.namespaces = sorted(each.name for each in job.carried)
         start = None
         while True:
@@ -186,7 +180,7 @@ class Migrator:
     # Writing
 
     def _copy_plan(self, wanted: Noted, *, force: bool) -> Plan[None]:
-        yield from Table(self._to).create_missing_plan()
+        yield from DynamoDBTable(self._to).create_missing_plan()
         if not self._in_place:
             wanted = wanted._replace(namespaces=(yield from self._registered_plan(wanted.namespaces)))
         job = yield from self._record.begin_plan(wanted)
@@ -199,7 +193,7 @@ class Migrator:
             page = yield from self._page_plan(start, job)
             if page.problems and not force:
                 raise ValidationError(
-                    f"table {self._from.table!r} has changed since it was looked at: {page.problems[0]}. Run it again"
+                    f"table {self._from.table!r} has changed since the first pass: {page.problems[0]}. Run it again"
                 )
             yield from self._all_plan([write.send(self._to.table) for write in page.writes])
             start = page.after
@@ -211,21 +205,14 @@ class Migrator:
             yield from self._sweep_plan(job)
 
     def _registered_plan(self, namespaces: Mapping[str, Renamed]) -> Plan[dict[str, Renamed]]:
-        """With the ids that the target has for these names: policies may be for them."""
-        ids: dict[str, str] = {}
-        cursor = None
-        while True:
-            page = yield from Namespaces(self._to).list_plan(cursor)
-            ids |= {each.name: each.id for each in page}
-            cursor = page.cursor
-            if cursor is None:
-                return {
-                    ns: each._replace(id=ids.get(each.name, each.id)) if each.id else each
-                    for ns, each in namespaces.items()
-                }
+        """With the target's ids for these names, because policies may be restricted to them."""
+        ids = {each.name: each.id for each in (yield from Namespaces(self._to).all_plan())}
+        return {
+            ns: each._replace(id=ids.get(each.name, each.id)) if each.id else each for ns, each in namespaces.items()
+        }
 
     def _sweep_plan(self, job: Noted) -> Plan[None]:
-        """Remove what was carried. What was left out stays, for whoever wants to look at it."""
+        """Remove the migrated items. Items that were left out stay, so that they can be examined."""
         yield from self._record.begin_plan(job)
         start = None
         while True:
@@ -243,7 +230,7 @@ class Migrator:
             yield from MoreTime()
             yield from self._to.all_plan(sends[start : start + _AT_ONCE])
 
-    # One page, whatever becomes of it
+    # One page
 
     def _page_plan(self, start: ItemKey | None, job: Noted) -> Plan[_Page]:
         ours = frozenset(each.id for each in job.carried) if self._in_place else frozenset()
@@ -265,8 +252,8 @@ class Migrator:
 def _pass_over(page: _Page, piece: Piece) -> None:
     group, on_page, _ = piece
     if group.kind == DERIVED:
-        # Of the registry, the version and the names are headgate's when this is removed.
-        gone = [each for each in map(key, on_page) if each[0] != VERSION_KEY[0] or each[1].startswith("#NSID#")]
+        # The version and the names in the registry are headgate's by now.
+        gone = [each for each in map(item_key_of, on_page) if each[0] != VERSION_KEY[0] or each[1].startswith("#NSID#")]
         page.carried.extend(gone)
     elif group.ns:
         page.problems.append(f"{group}: no namespace has the id {group.ns!r}")
@@ -279,11 +266,11 @@ def _add(page: _Page, piece: Piece, context: Context) -> None:
     where = f"{group} in namespace {context.name!r}"
     try:
         if group.kind == UNKNOWN:
-            raise ValidationError("no item of zae-limiter's has such a key")
+            raise ValidationError("zae-limiter has no items with such a key")
         page.writes.extend(convert(group, items, context))
         page.problems.extend(f"{where}: {each}" for each in differences(group, items, context))
     except ValidationError as error:
         page.problems.append(f"{where}: {error}")
         return
     page.counts[group.kind] += len(on_page)
-    page.carried.extend(map(key, on_page))
+    page.carried.extend(map(item_key_of, on_page))

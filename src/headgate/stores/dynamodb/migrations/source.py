@@ -1,4 +1,4 @@
-"""Reading a table of zae-limiter's: its namespaces, and its items by groups, one page after the other."""
+"""Reading a zae-limiter table: its namespaces, and its items in groups, page by page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 from ....plan import Plan
 from .. import keys
 from ..deliver import Deliverer
-from ..documents import ItemKey
-from ..exchange import Failed, Item, MoreTime, Send
+from ..exchange import Item, MoreTime
+from ..items import ItemKey, item_key_of, key_of, page_plan, query, query_plan, read_items_plan
 from ..namespaces import ACTIVE
-from ..reads import key_of, read_items_plan
 from .writes import moment_ms
-from .zae_items import BUCKETS, ENTITIES, Group, fields_of, group_of, is_whole
+from .zae_items import BUCKETS, ENTITIES, ItemGroup, fields_of, group_of, is_whole
 
 _SYSTEM = keys.pk_system(keys.REGISTRY)
 _DEFAULT = "default"
@@ -22,7 +21,7 @@ DELETED = "deleted"
 
 
 class Renamed(NamedTuple):
-    """A namespace, and the id that it gets; "" if it is left out."""
+    """A namespace, and its new id; "" if it is left out."""
 
     name: str
     id: str
@@ -32,9 +31,9 @@ class Renamed(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A group. `on_page`: its items on this page; `items`: all of them, those on other pages too."""
+    """A group. `on_page`: its items on this page; `items`: all of them."""
 
-    group: Group
+    group: ItemGroup
     on_page: list[Item]
     items: list[Item]
 
@@ -42,43 +41,35 @@ class Piece(NamedTuple):
 Page: TypeAlias = "tuple[list[Piece], ItemKey | None]"  # and where the next one starts
 
 
-def key(item: Item) -> ItemKey:
-    return item["PK"]["S"], item["SK"]["S"]
-
-
-class Source:
+class ZaeTable:
     def __init__(self, deliver: Deliverer) -> None:
         self._deliver = deliver
 
     def namespaces_plan(self, namespace: str, now_ms: int) -> Plan[tuple[dict[str, Renamed], list[str]]]:
-        """The namespaces by their ids in this table, and what has to be said of them.
+        """The namespaces by their ids in this table, and notes about them.
 
         A table from before release 0.10 has none: all of it goes to `namespace`.
         """
         items = yield from self._query_plan(_SYSTEM, "#N")
         records = [fields_of(item) for item in items if "namespace_name" in item]
-        found, told = _chosen(records)
+        found, notes = _chosen(records)
         if found and _DEFAULT not in {each.name for each in found.values()}:
             found[_DEFAULT] = Renamed(_DEFAULT, secrets.token_urlsafe(8), created_at_ms=now_ms)
-        return found or {"": Renamed(namespace, secrets.token_urlsafe(8), created_at_ms=now_ms)}, told
+        return found or {"": Renamed(namespace, secrets.token_urlsafe(8), created_at_ms=now_ms)}, notes
 
     def page_plan(self, start: ItemKey | None, size: int, ours: frozenset[str]) -> Plan[Page]:
-        """The groups of which something is on a page. `ours`: ids of namespaces to pass over."""
-        scan: dict[str, Any] = {"TableName": self._deliver.table, "Limit": size, "ConsistentRead": True}
-        if start is not None:
-            scan["ExclusiveStartKey"] = key_of(start)
+        """The groups with items on a page. `ours`: ids of namespaces to skip."""
+        scan = {"Limit": size, "ConsistentRead": True}
         yield from MoreTime()
-        reply = yield from self._deliver.one_plan(Send("Scan", scan, repeatable=True))
-        assert not isinstance(reply, Failed)
+        reply, after = yield from page_plan(self._deliver, scan, start and key_of(start), "Scan")
         pieces = []
         for group, on_page in _grouped(reply["Items"], ours).items():
             whole = [item for item in on_page if is_whole(item)]
             pieces.append(Piece(group, on_page, whole or (yield from self._all_plan(group)) or on_page))
-        after = reply.get("LastEvaluatedKey")
-        return pieces, key(after) if after else None
+        return pieces, item_key_of(after) if after else None
 
     def parents_plan(self, pieces: Iterable[Piece]) -> Plan[dict[tuple[str, str], Mapping[str, Any]]]:
-        """What is stored of the parents of entities, by namespace and id."""
+        """The stored parents of entities, by namespace and id."""
         wanted: dict[ItemKey, tuple[str, str]] = {}
         for piece in pieces:
             parent_id = fields_of(piece.items[0]).get("parent_id") if piece.group.kind == ENTITIES else None
@@ -88,7 +79,7 @@ class Source:
         found = yield from read_items_plan(self._deliver, wanted)
         return {wanted[each]: fields_of(item) for each, item in found.items()}
 
-    def _all_plan(self, group: Group) -> Plan[list[Item]]:
+    def _all_plan(self, group: ItemGroup) -> Plan[list[Item]]:
         found: list[Item] = []
         for pk, sk in group.starts():
             found += yield from self._query_plan(pk, sk)
@@ -99,46 +90,32 @@ class Source:
         return [item for item in found if group_of(item) == group]
 
     def _query_plan(self, pk: str, sk: str) -> Plan[list[Item]]:
-        query: dict[str, Any] = {
-            "TableName": self._deliver.table,
-            "KeyConditionExpression": "PK = :pk AND begins_with(SK, :sk)",
-            "ExpressionAttributeValues": {":pk": {"S": pk}, ":sk": {"S": sk}},
-            "ConsistentRead": True,
-        }
-        found: list[Item] = []
-        while True:
-            yield from MoreTime()
-            reply = yield from self._deliver.one_plan(Send("Query", query, repeatable=True))
-            assert not isinstance(reply, Failed)
-            found += reply["Items"]
-            if not reply.get("LastEvaluatedKey"):
-                return found
-            query["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+        return query_plan(self._deliver, query(pk, sk), more_time=True)
 
 
-def _grouped(items: Iterable[Item], ours: frozenset[str]) -> dict[Group, list[Item]]:
-    groups: dict[Group, list[Item]] = {}
+def _grouped(items: Iterable[Item], ours: frozenset[str]) -> dict[ItemGroup, list[Item]]:
+    groups: dict[ItemGroup, list[Item]] = {}
     for item in items:
-        pk, sk = key(item)
+        pk, sk = item_key_of(item)
         if pk.partition("/")[0] not in ours and not sk.startswith(keys.sk_migration_prefix()):
             groups.setdefault(group_of(item), []).append(item)
     return groups
 
 
 def _chosen(records: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Renamed], list[str]]:
-    """Those in use, then those that were deleted and whose names are free."""
+    """The namespaces in use, then the deleted ones whose names are free."""
     found: dict[str, Renamed] = {}
-    told = []
+    notes = []
     for fields in sorted(records, key=lambda fields: bool(fields.get("status") != ACTIVE)):
         ns, renamed = fields["namespace_id"], _renamed(fields)
         if ns in found:
             continue
         taken = {each.name for each in found.values() if each.id}
         if renamed.status not in (ACTIVE, DELETED) or renamed.name in taken:
-            told.append(f"namespace {renamed.name!r} with the id {ns!r} is {renamed.status}, and is left out")
+            notes.append(f"namespace {renamed.name!r} with the id {ns!r} is {renamed.status}, and is left out")
             renamed = renamed._replace(id="")
         found[ns] = renamed
-    return found, told
+    return found, notes
 
 
 def _renamed(fields: Mapping[str, Any]) -> Renamed:

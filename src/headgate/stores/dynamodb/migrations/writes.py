@@ -1,4 +1,4 @@
-"""What a conversion works with, and what it gives: items that are written once."""
+"""The input and output of a conversion: its context, and the items to write."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..exchange import Attributes, Send
 
 
 class Context(NamedTuple):
-    """`ns` is the new id of the namespace `name`. `cascade`: of entities that do not say it. `parents`: what is stored
-    of those that entities name as theirs, by id, as far as there is something.
+    """`ns` is the new id of the namespace `name`. `cascade`: for entities that do not say. `parents`: the stored
+    parents of entities, by id.
     """
 
     ns: str
@@ -23,7 +23,7 @@ class Context(NamedTuple):
 
 
 class NewItem(NamedTuple):
-    """An item that is not there yet."""
+    """An item that does not exist yet."""
 
     item: Mapping[str, Attributes]
 
@@ -33,8 +33,8 @@ class NewItem(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """What an item says that may be there already. It has to lack the attribute `absent`; if that is None, only what it
-    does not say yet is added.
+    """Attributes of an item that may exist. It must lack the attribute `absent`; if that is None, only missing
+    attributes are added.
     """
 
     item: Mapping[str, Attributes]
@@ -56,11 +56,11 @@ class Addition(NamedTuple):
 
 
 def moment_ms(text: str) -> int:
-    """zae-limiter's spelling of moments: 2026-11-18T06:00:00Z."""
+    """zae-limiter's format of times: 2026-11-18T06:00:00Z."""
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     return int(moment.timestamp()) * 1000
 
 
 def plain_json(value: Any) -> Any:
-    """Numbers of DynamoDB's are decimals, which JSON does not have."""
+    """DynamoDB's numbers are decimals, which JSON does not have."""
     return json.loads(json.dumps(value, default=float))

@@ -1,16 +1,19 @@
-"""The buckets and the usage of zae-limiter, in headgate.
+"""The limits, the buckets and the usage of zae-limiter, in headgate.
 
-A bucket has millitokens as of the moment it was last refilled at: what is missing from its ceiling then, less what has
-been refilled since, is missing now, to the fraction of a millitoken.
+The ceiling of a limit is called burst before release 0.10, where `capacity` is another word for the refill; later it
+is called capacity, as here. In both, the most specific level that has limits is the only one that counts.
 
-A shard has its share of the ceiling and of the refill, rounded down, and its own moment. One that has more than its
-share was the whole bucket and has not been cut down since it was split: it is held against the whole ceiling. One that
-was never used is full.
+A bucket has millitokens as of its last refill. What was missing from its ceiling then, less what has been refilled
+since, is missing now, to the fraction of a millitoken. A shard has its share of the ceiling and of the refill, rounded
+down, and its own time of the last refill. A shard with more than its share was the whole bucket and has not been cut
+since it was split: it counts against the whole ceiling. A shard that was never used is full.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from ....core.limit import Limit
@@ -18,16 +21,68 @@ from ....core.names import check_entity_id, check_limit_name, check_resource
 from ....core.units import MILLI
 from ....core.usage import DAY_MS, HOUR_MS
 from .. import keys
-from ..attributes import item_of
-from ..conditional_writes import Place, time_to_live
+from ..conditional_writes import time_to_live
+from ..items import item_of
+from ..places import ItemPlace
+from ..record_items import RecordItem
+from ..record_kinds import ENTITY_LIMITS, RESOURCE_LIMITS, SYSTEM_LIMITS
 from ..rows import PREFIX, used_name, written_limit
-from ..usage_counters import MOVES
+from ..usage import MOVES
 from .writes import Addition, Context, NewItem, moment_ms
-from .zae_items import Group
-from .zae_limits import names_in, of_bucket
+from .zae_items import DEFAULT, ItemGroup
 
-KEPT_MS = 90 * DAY_MS  # how long headgate keeps usage, and zae-limiter did, unless told otherwise
-_RESERVED = "wcu"  # what zae-limiter counts its own writes with
+# How attributes with the numbers of a limit end, and their names when a limit was an item of its own.
+_CONFIG = {"cp": "capacity", "bx": "burst", "ra": "refill_amount", "rp": "refill_period_seconds"}
+_BUCKET = {"cp": "capacity_milli", "bx": "burst_milli", "ra": "refill_amount_milli", "rp": "refill_period_ms"}
+
+
+def limits_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
+    value: dict[str, Any] = {"limits": [limit.as_dict() for limit in _limits(found)]}
+    for fields in found:
+        value |= {"on_unavailable": fields["on_unavailable"]} if fields.get("on_unavailable") else {}
+    if value == {"limits": []}:
+        return []
+    if value["limits"]:
+        value["inherit"] = False  # in zae-limiter no other level counts beside this one
+    return [NewItem(_limits_item(group, context.ns).item(value, 1))]
+
+
+def _limits(found: Sequence[Mapping[str, Any]]) -> list[Limit]:
+    """Of the newest layout in the item: zae-limiter does not read what its upgrades left behind either."""
+    together = [configured(name, fields) for fields in found for name in names_in(fields, "l", "cp")]
+    return together or [configured(None, fields) for fields in found if "limit_name" in fields]
+
+
+def _limits_item(group: ItemGroup, ns: str) -> RecordItem:
+    resource = "" if group.part in ("", DEFAULT) else check_resource(group.part)
+    if group.owner:
+        return RecordItem.of(ENTITY_LIMITS, ns, entity_id=check_entity_id(group.owner), resource=resource)
+    return RecordItem.of(RESOURCE_LIMITS, ns, resource=resource) if resource else RecordItem.of(SYSTEM_LIMITS, ns)
+
+
+def names_in(fields: Mapping[str, Any], prefix: str, suffix: str) -> list[str]:
+    """The names of the limits in an item with all of them."""
+    return [name[2 : -len(suffix) - 1] for name in fields if re.fullmatch(f"{prefix}_.+_{suffix}", name)]
+
+
+def configured(name: str | None, fields: Mapping[str, Any]) -> Limit:
+    """A configured limit. Without a name, from an item of its own."""
+    return _limit(name, {each: fields.get(f"l_{name}_{each}" if name else _CONFIG[each]) for each in _CONFIG}, fields)
+
+
+def of_bucket(name: str | None, fields: Mapping[str, Any]) -> Limit:
+    """The limit of a bucket, in thousandths."""
+    milli = {each: fields.get(f"b_{name}_{each}" if name else _BUCKET[each]) for each in _BUCKET}
+    return _limit(name, {each: None if n is None else Decimal(n) / MILLI for each, n in milli.items()}, fields)
+
+
+def _limit(name: str | None, numbers: Mapping[str, Any], fields: Mapping[str, Any]) -> Limit:
+    capacity = numbers["cp"] if numbers["bx"] is None else numbers["bx"]
+    return Limit(name or fields["limit_name"], capacity, numbers["ra"], numbers["rp"])
+
+
+KEPT_MS = 90 * DAY_MS  # how long headgate keeps usage, and zae-limiter did, by default
+_RESERVED = "wcu"  # zae-limiter counts its own writes with it
 _COUNTED = ("entity_id", "resource", "window", "window_start", "total_events", "ttl")
 
 
@@ -38,7 +93,7 @@ class _Shard(NamedTuple):
     shards: int = 1
 
     def missing(self, now_ms: int) -> int:
-        """Of its share, at a moment; in millitokens times the period, as the items of buckets have it."""
+        """What it lacks of its share at this time; in millitokens times the period, as in items of buckets."""
         limit = self.limit
         share = limit.capacity_milli // self.shards
         ceiling = share if self.tokens_milli <= share else limit.capacity_milli
@@ -46,8 +101,8 @@ class _Shard(NamedTuple):
         return max(0, (ceiling - self.tokens_milli) * limit.period_ms - refilled)
 
 
-def bucket_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[Addition]:
-    """Nothing needs to be remembered of buckets that are full. What was counted as consumed stays behind."""
+def bucket_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[Addition]:
+    """Full buckets need no item. The total that zae-limiter counted as consumed is not migrated."""
     now_ms = context.now_ms
     buckets: dict[str, list[_Shard]] = {}
     for shard in _shards(found):
@@ -55,7 +110,7 @@ def bucket_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Con
     said: dict[str, str | int] = {"shard_count": 1, "at": now_ms, _RESERVED: 0}
     full_in_ms = 0
     for name, shards in buckets.items():
-        limit = shards[0].limit  # the first shard is the one that zae-limiter believes
+        limit = shards[0].limit  # zae-limiter uses the limit of the first shard
         lack = sum(-(-shard.missing(now_ms) * limit.period_ms // shard.limit.period_ms) for shard in shards)
         if not lack:
             continue
@@ -63,13 +118,13 @@ def bucket_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Con
         spelled: dict[str, str | int] = {"lm": written_limit(limit), "vt": now_ms * limit.refill_milli + lack, "tc": 0}
         said |= {f"{PREFIX}{name}_{suffix}": value for suffix, value in spelled.items()}
     said["ttl"] = time_to_live(None, max(full_in_ms, KEPT_MS))
-    place = Place(context.ns, check_entity_id(group.owner), check_resource(group.part), 0)
+    place = ItemPlace(context.ns, check_entity_id(group.owner), check_resource(group.part), 0)
     item = {**place.key, **place.fixed(), **item_of(said)}
     return [Addition(item, absent=_RESERVED)] if full_in_ms else []
 
 
 def _shards(found: Sequence[Mapping[str, Any]]) -> Iterator[_Shard]:
-    """Of the newest layout there is: what an upgrade of zae-limiter has left behind is not read by it either."""
+    """Of the newest layout in the item: zae-limiter does not read what its upgrades left behind either."""
     sharded = [fields for fields in found if "shard_count" in fields]
     together = sharded or [fields for fields in found if "rf" in fields]
     for fields in together:
@@ -84,8 +139,8 @@ def _of_all_limits(fields: Mapping[str, Any], but: set[str]) -> Iterator[_Shard]
         yield _Shard(of_bucket(name, fields), fields[f"b_{name}_tk"], fields["rf"], shards)
 
 
-def usage_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem | Addition]:
-    """The hours of a day, but for the first: zae-limiter adds that one, its day and its month up under one key."""
+def usage_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem | Addition]:
+    """The hours of a day except the first: zae-limiter adds that hour, its day and its month under one key."""
     resource, day = group.part.split("#")
     start_ms = moment_ms(f"{day}T00:00:00Z")
     used = {
@@ -98,7 +153,7 @@ def usage_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Cont
     left_ms = start_ms + DAY_MS + KEPT_MS - context.now_ms
     if not used or left_ms <= 0:
         return []
-    place = Place(context.ns, check_entity_id(group.owner), check_resource(resource), 0)
+    place = ItemPlace(context.ns, check_entity_id(group.owner), check_resource(resource), 0)
     hours: dict[str, str | int] = {
         "PK": keys.pk_hours(place.ns, place.entity_id),
         "SK": keys.sk_hours(resource, day),
@@ -108,6 +163,6 @@ def usage_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Cont
         "GSI4PK": place.ns,
         "GSI4SK": keys.gsi4_sk_hours(place.ns, place.entity_id),
     }
-    # The item of the buckets says that there are such hours, even if all buckets are full.
-    told = item_of({"shard_count": 1, MOVES: 1, "ttl": time_to_live(None, KEPT_MS)})
-    return [NewItem(item_of({**hours, **used})), Addition({**place.key, **place.fixed(), **told})]
+    # The item of the buckets shows that there is usage, even if all buckets are full.
+    marker = item_of({"shard_count": 1, MOVES: 1, "ttl": time_to_live(None, KEPT_MS)})
+    return [NewItem(item_of({**hours, **used})), Addition({**place.key, **place.fixed(), **marker})]

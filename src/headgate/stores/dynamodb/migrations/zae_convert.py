@@ -1,4 +1,4 @@
-"""What the items of zae-limiter (zae_items.py) are in headgate. Nothing is read or written here."""
+"""Converting items of zae-limiter (zae_items.py) to items of headgate. Nothing is read or written here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from ....core.errors import ValidationError
 from ....core.names import check_entity_id
-from ..documents import AuditHome, EntityHome
 from ..exchange import Item
+from ..record_items import RecordItem
+from ..record_kinds import AUDIT_EVENT, AUDIT_EVENT_OF_ENTITY, ENTITY
 from .writes import Addition, Context, NewItem, moment_ms, plain_json
-from .zae_buckets import bucket_writes, usage_writes
-from .zae_items import AUDIT, BUCKETS, DEFAULT, ENTITIES, LIMITS, USAGE, Group, fields_of, unsupported
-from .zae_limits import limits_writes
+from .zae_buckets import bucket_writes, limits_writes, usage_writes
+from .zae_items import AUDIT, BUCKETS, DEFAULT, ENTITIES, LIMITS, USAGE, ItemGroup, fields_of, unsupported
 
-# What headgate calls the actions of audit events, and whether their details are of before or after.
+# Headgate's names for the actions of audit events, and whether their details are of before or after.
 _ACTIONS = {
     "entity_created": ("entity.created", "after"),
     "entity_deleted": ("entity.deleted", "before"),
@@ -24,13 +24,13 @@ _ACTIONS = {
     "limits_deleted": ("limits.deleted", "before"),
     "bucket_reset": ("buckets.reset", "after"),
 }
-_SYSTEM = "$SYSTEM"  # instead of an entity; of a resource it is $RESOURCE: and its name
+_SYSTEM = "$SYSTEM"  # instead of an entity; for a resource, $RESOURCE: and its name
 _ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _LAST_MS = 10**15  # as the limiter counts down, so that the newest event is listed first
 
 
-def convert(group: Group, items: Sequence[Item], context: Context) -> Sequence[NewItem | Addition]:
-    """What is to be written. A ValidationError if headgate has no equivalent of it, or it cannot be read."""
+def convert(group: ItemGroup, items: Sequence[Item], context: Context) -> Sequence[NewItem | Addition]:
+    """The items to write. A ValidationError if headgate has no equivalent, or if the items cannot be read."""
     found = [fields_of(item) for item in items]
     names = {name for fields in found for name, value in fields.items() if (name, value) != ("disabled", False)}
     lacking = unsupported(group.kind, names)
@@ -46,8 +46,8 @@ def convert(group: Group, items: Sequence[Item], context: Context) -> Sequence[N
         raise ValidationError(str(error)) from None
 
 
-def differences(group: Group, items: Sequence[Item], context: Context) -> list[str]:
-    """What is carried, and will act in another way."""
+def differences(group: ItemGroup, items: Sequence[Item], context: Context) -> list[str]:
+    """What is migrated but behaves differently."""
     fields = fields_of(items[0])
     parent_id = fields.get("parent_id")
     if group.kind != ENTITIES or parent_id is None or not _cascades(fields, context):
@@ -55,10 +55,10 @@ def differences(group: Group, items: Sequence[Item], context: Context) -> list[s
     above = context.parents.get(parent_id, {}).get("parent_id")
     if above is None:
         return []
-    return [f"what it takes counts on {parent_id!r} in zae-limiter, in headgate on {above!r} and all above it too"]
+    return [f"it cascades only to {parent_id!r} in zae-limiter, in headgate also to {above!r} and all its ancestors"]
 
 
-def _entity_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
+def _entity_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
     fields = found[0]
     parent_id = fields.get("parent_id")
     entities = {
@@ -70,9 +70,11 @@ def _entity_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Co
         }
     }
     if parent_id is not None and parent_id not in context.parents:
-        # zae-limiter takes any parent; headgate needs one that exists.
+        # zae-limiter accepts any parent; headgate needs one that exists.
         entities[parent_id] = {"name": parent_id, "parent_id": None, "cascade": False, "metadata": {}}
-    return [NewItem(EntityHome("", context.ns, each).item(value, 1)) for each, value in entities.items()]
+    return [
+        NewItem(RecordItem.of(ENTITY, context.ns, entity_id=each).item(value, 1)) for each, value in entities.items()
+    ]
 
 
 def _cascades(fields: Mapping[str, Any], context: Context) -> bool:
@@ -81,34 +83,35 @@ def _cascades(fields: Mapping[str, Any], context: Context) -> bool:
     cascade = fields.get("cascade", context.cascade)
     if cascade is None:
         raise ValidationError(
-            "it has a parent, and releases before 0.6 do not store whether what it takes counts there too: say so with "
+            "it has a parent, and releases before 0.6 do not store whether it cascades to it: pass "
             "--cascade or --no-cascade"
         )
     return bool(cascade)
 
 
-def _audit_writes(group: Group, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
-    """An event that has expired stays behind."""
+def _audit_writes(group: ItemGroup, found: Sequence[Mapping[str, Any]], context: Context) -> list[NewItem]:
+    """Expired events are not migrated."""
     fields = found[0]
     expires_at_ms = None if fields.get("ttl") is None else fields["ttl"] * 1000
     if expires_at_ms is not None and expires_at_ms <= context.now_ms:
         return []
     value = _event(group, fields, context.name)
     event_id = f"{_LAST_MS - value['at_ms']:015d}0000{hashlib.sha256(group.part.encode()).hexdigest()[:8]}"
-    owners = ["", *([value["entity_id"]] if value["entity_id"] else [])]
-    homes = [AuditHome("", context.ns, event_id, owner) for owner in owners]
-    return [NewItem(home.item(value, 1, expires_at_ms, context.now_ms)) for home in homes]
+    copies = [RecordItem.of(AUDIT_EVENT, context.ns, event=event_id)]
+    if entity_id := value["entity_id"]:
+        copies.append(RecordItem.of(AUDIT_EVENT_OF_ENTITY, context.ns, entity_id=entity_id, event=event_id))
+    return [NewItem(copy.item(value, 1, expires_at_ms, context.now_ms)) for copy in copies]
 
 
-def _event(group: Group, fields: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """What headgate has no word for keeps zae-limiter's."""
+def _event(group: ItemGroup, fields: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """An action that headgate does not have keeps zae-limiter's name."""
     action, side = _ACTIONS.get(fields["action"], (fields["action"], "after"))
     owner, resource = group.owner, fields.get("resource")
     of_entity = not owner.startswith("$")
     if not of_entity:
         level = "system_defaults" if owner == _SYSTEM else "resource_defaults"
         action = action.replace("limits.", f"{level}.")
-    told = {"before": None, "after": None, side: plain_json(fields.get("details")) or None}
+    details = {"before": None, "after": None, side: plain_json(fields.get("details")) or None}
     return {
         "at_ms": _event_ms(group.part, fields["timestamp"]),
         "actor": fields.get("principal") or "unknown",
@@ -116,12 +119,12 @@ def _event(group: Group, fields: Mapping[str, Any], namespace: str) -> dict[str,
         "namespace": namespace,
         "entity_id": check_entity_id(owner) if of_entity else None,
         "resource": None if resource == DEFAULT else resource,
-        **told,
+        **details,
     }
 
 
 def _event_ms(event: str, timestamp: str) -> int:
-    """An event's id says when it was to the millisecond; if it does not, its timestamp does to the second."""
+    """The id of an event has its time in milliseconds; if it does not, the timestamp has it in seconds."""
     if len(event) != 26 or not set(event) <= set(_ULID):
         return moment_ms(timestamp)
     at_ms = 0
@@ -130,7 +133,7 @@ def _event_ms(event: str, timestamp: str) -> int:
     return at_ms
 
 
-_Conversion = Callable[[Group, Sequence[Mapping[str, Any]], Context], "Sequence[NewItem | Addition]"]
+_Conversion = Callable[[ItemGroup, Sequence[Mapping[str, Any]], Context], "Sequence[NewItem | Addition]"]
 _CONVERSIONS: Mapping[str, _Conversion] = {
     ENTITIES: _entity_writes,
     LIMITS: limits_writes,

@@ -1,4 +1,4 @@
-"""The items of zae-limiter's tables, in all layouts from its release 0.1 to 0.17: their keys, and what they may have.
+"""The items of zae-limiter tables, in all layouts from release 0.1 to 0.17: their keys and attributes.
 
     what                    PK                           SK                            releases
     entity                  ENTITY#{id}                  #META                         all
@@ -31,10 +31,10 @@ from ..keys import REGISTRY
 SCHEMAS = {"1.0.0": "0.1 to 0.6", "0.7.0": "0.7", "0.8.0": "0.8 to 0.10.0", "0.9.0": "0.10.1", "0.10.0": "0.11 to 0.17"}
 
 ENTITIES, LIMITS, BUCKETS, USAGE, AUDIT = "entities", "limits", "buckets", "usage", "audit"
-DERIVED = "derived"  # it repeats what other items say, or is of one process's work: nothing of it is lost
+DERIVED = "derived"  # repeats other items, or belongs to a running process: nothing is lost
 UNKNOWN = "unknown"
 
-# Kind by the start of PK and SK; `part` is what its groups are told apart by, besides their owner.
+# Kind by PK and SK. Groups of a kind differ in their `owner` and `part`.
 _KINDS = [
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -54,7 +54,7 @@ _KINDS = [
 ]
 _NAMESPACE = re.compile(r"([^/#]+)/(.*)", re.DOTALL)
 
-# What the attributes of an item may be called, besides its keys. `*` is the name of a limit.
+# The attributes that an item may have, besides its keys. `*` is the name of a limit.
 _OWNER = ("entity_id", "resource", "ttl", "cascade", "parent_id", "pgen", "pinc", "config_version")
 _ALLOWED = {
     ENTITIES: ("entity_id", "name", "parent_id", "cascade", "metadata", "created_at", "pgen", "pinc"),
@@ -67,11 +67,11 @@ _ALLOWED = {
         *_OWNER,
         *("limit_name", "tokens_milli", "last_refill_ms", "capacity_milli", "burst_milli", "refill_amount_milli"),
         *("refill_period_ms", "total_consumed_milli", "rf", "shard_count", "b_*_tk", "b_*_cp", "b_*_bx", "b_*_ra"),
-        # Copies of what the limits say, which are read there.
+        # Copies of what is read from the limits.
         *("b_*_rp", "b_*_tc", "vu", "disabled", "bypass", "b_*_soft"),
     ),
 }
-# What headgate has no equivalent of, by how such an attribute's name ends.
+# Features that headgate has no equivalent of, by the end of the attribute's name.
 _FEATURES = {
     **dict.fromkeys(("sched", "tz"), "a schedule"),
     **dict.fromkeys(("rsched", "rsa", "ws", "wa", "wtc", "gc", "rn", "tu"), "a quota"),
@@ -81,8 +81,8 @@ _FEATURES = {
 }
 
 
-class Group(NamedTuple):
-    """Items that become one thing. `ns`: the id of their namespace, "" if they are in none."""
+class ItemGroup(NamedTuple):
+    """Items that become one thing. `ns`: the id of their namespace, "" if they have none."""
 
     kind: str
     ns: str
@@ -92,21 +92,21 @@ class Group(NamedTuple):
     def __str__(self) -> str:
         if self.kind == LIMITS and not self.owner:
             return f"limits of resource {self.part!r}" if self.part else "limits of the system"
-        told = {
+        names = {
             ENTITIES: f"entity {self.owner!r}",
             LIMITS: f"limits of entity {self.owner!r} on {self.part!r}",
             BUCKETS: f"buckets of entity {self.owner!r} on {self.part!r}",
             USAGE: f"usage of entity {self.owner!r} of {self.part!r}",
             AUDIT: f"audit event {self.part!r} of {self.owner!r}",
         }
-        return told.get(self.kind, f"item {self.owner!r} {self.part!r}")
+        return names.get(self.kind, f"item {self.owner!r} {self.part!r}")
 
     @property
     def prefix(self) -> str:
         return f"{self.ns}/" if self.ns else ""
 
     def starts(self) -> list[tuple[str, str]]:
-        """PK, and the start of SK, of all that may belong to it, but for the shards. None: it is one item only."""
+        """PK, and the start of SK, of all items that may belong to it, except shards. Empty: it is one item."""
         pk = f"{self.prefix}ENTITY#{self.owner}"
         match self.kind:
             case "buckets":
@@ -124,7 +124,7 @@ class Group(NamedTuple):
         return f"{self.prefix}BUCKET#{self.owner}#{self.part}#{shard}"
 
 
-def group_of(item: Item) -> Group:
+def group_of(item: Item) -> ItemGroup:
     pk, sk = item["PK"]["S"], item["SK"]["S"]
     inside = _NAMESPACE.fullmatch(pk)
     ns, rest = (inside[1], inside[2]) if inside else ("", pk)
@@ -133,12 +133,12 @@ def group_of(item: Item) -> Group:
         if found:
             named = found.groupdict()
             whole = {"owner": pk, "part": sk} if kind == DERIVED else {}
-            return Group(kind, REGISTRY if kind == DERIVED else ns, **{**named, **whole})
-    return Group(UNKNOWN, ns, pk, sk)
+            return ItemGroup(kind, REGISTRY if kind == DERIVED else ns, **{**named, **whole})
+    return ItemGroup(UNKNOWN, ns, pk, sk)
 
 
 def is_whole(item: Item) -> bool:
-    """Whether nothing else of its group counts, so that nobody has to look for it."""
+    """Whether the other items of its group do not matter, so that they need not be read."""
     sk = item["SK"]["S"]
     if sk == "#STATE":
         return item.get("shard_count", {}).get("N") == "1"
@@ -146,7 +146,7 @@ def is_whole(item: Item) -> bool:
 
 
 def fields_of(item: Item) -> dict[str, Any]:
-    """Everything the item says, as plain values, without its keys."""
+    """All attributes as plain values, without the keys."""
     found = {name: plain(value) for name, value in item.items() if not re.fullmatch(r"([GL]SI\d)?[PS]K", name)}
     return found | (found.pop("data") if "data" in found else {})
 
@@ -167,12 +167,12 @@ def plain(value: Attributes) -> Any:
 
 
 def unsupported(kind: str, fields: Iterable[str]) -> list[str]:
-    """What of these attributes headgate has no equivalent of, in words."""
+    """Descriptions of the attributes that headgate has no equivalent of."""
     allowed = _ALLOWED.get(kind, ())
-    told = {}
+    found = {}
     for name in sorted(fields) if allowed else ():
         shape = re.sub(r"^([a-z])_.+_", r"\1_*_", name)
         if shape not in allowed:
             feature = "rsa" if shape.startswith("w_") else shape.rpartition("_")[2]
-            told[_FEATURES.get(feature, f"the attribute {name!r}")] = True
-    return list(told)
+            found[_FEATURES.get(feature, f"the attribute {name!r}")] = True
+    return list(found)

@@ -1,4 +1,4 @@
-"""ministack as a process that goes on when the one that started it has ended."""
+"""ministack as a process that outlives the one that started it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 
-from ....core.errors import ValidationError
-from ..errors import StackError
+from ...core.errors import ValidationError
+from .errors import StackError
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -26,7 +26,7 @@ class ServerDied(StackError):
 
 
 def launch(folder: Path, port: int) -> int:
-    """Start it; the process id."""
+    """Start it; returns the process id."""
     if find_spec("ministack") is None:
         raise ValidationError("the sandbox needs ministack: pip install 'headgate[sandbox]'")
     with open(folder / "log", "wb") as log:
@@ -37,9 +37,9 @@ def launch(folder: Path, port: int) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C is not for it, and it can be ended with all that it started
+            start_new_session=True,  # Ctrl-C does not reach it, and it can be ended with its children
         )
-    process.returncode = 0  # whoever ends it need not be this process, so nobody here waits for it
+    process.returncode = 0  # another process may end it, so this one does not wait for it
     return process.pid
 
 
@@ -54,7 +54,7 @@ def wait_until_ready(folder: Path, port: int, pid: int) -> None:
 
 
 def _environment(folder: Path, port: int) -> dict[str, str]:
-    # The functions inherit it: nothing of what the user has set for AWS or headgate may reach them.
+    # The functions inherit it, so the user's settings for AWS and headgate are removed.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADGATE_"))}
     return kept | {
         "BIND_HOST": "127.0.0.1",
@@ -91,9 +91,9 @@ def answers(port: int) -> bool:
 
 
 def born(pid: int) -> str:
-    """When a process was started, or nothing if it is not there: its number may be another's by now."""
+    """When a process was started, "" if it does not exist: its id may have been reused."""
     try:
-        os.waitpid(pid, os.WNOHANG)  # one of our own that has ended is there until it is asked for
+        os.waitpid(pid, os.WNOHANG)  # a child that has ended exists until it is waited for
     except (ChildProcessError, ValueError):
         pass
     found = subprocess.run(
@@ -103,11 +103,11 @@ def born(pid: int) -> str:
 
 
 def end(pid: int) -> None:
-    """With everything it has started: the functions are processes of their own."""
+    """End it with all processes it has started: the functions are processes too."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(pid, kind)
-            os.killpg(pid, signal.SIGCONT)  # one that is stopped does not notice otherwise
+            os.killpg(pid, signal.SIGCONT)  # a stopped process does not handle signals
         except (ProcessLookupError, PermissionError):
             return
         deadline = time.monotonic() + STOP_SECONDS
@@ -118,7 +118,7 @@ def end(pid: int) -> None:
 
 
 def free_port(wanted: int | None = None) -> int:
-    """Any that is free, or the one that is wanted: another engine that listens there would be taken for ours."""
+    """A free port, or the wanted one if it is free: a server that listens there would be mistaken for ministack."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

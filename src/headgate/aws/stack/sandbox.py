@@ -1,4 +1,4 @@
-"""Up, down, and how it is doing."""
+"""The whole stack on this machine: ministack emulates AWS, the functions really run, and nothing leaves the machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import ValidationError
-from ..errors import StackError
-from ..events import OnEvent
-from ..options import StackOptions
-from ..stack import Stack
-from . import process
+from ...core.errors import ValidationError
+from . import ministack
+from .cloudformation import OnEvent
+from .errors import StackError
+from .options import StackOptions
+from .stack import Stack
 
 KEYS = ("test", "test")
 
 
 @dataclass(frozen=True)
 class SandboxStatus:
-    """`state` is running, stopped, died (it has ended by itself) or hung (it is there and does not answer)."""
+    """`state` is running, stopped, died (it ended by itself) or hung (it does not answer)."""
 
     state: str
     folder: str
@@ -41,10 +41,10 @@ class SandboxStatus:
 
     @property
     def url(self) -> str | None:
-        """Of the store."""
+        """The URL of the store."""
         if not self.running:
             return None
-        return f"dynamodb://{self.name}?region={process.REGION}&endpoint_url={self.endpoint_url}"
+        return f"dynamodb://{self.name}?region={ministack.REGION}&endpoint_url={self.endpoint_url}"
 
     @property
     def log(self) -> str:
@@ -52,7 +52,7 @@ class SandboxStatus:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What programs need to use it."""
+        """The variables that programs need to use it."""
         if self.url is None or self.endpoint_url is None:
             return {}
         access_key, secret = KEYS
@@ -60,7 +60,7 @@ class SandboxStatus:
             "HEADGATE_URL": self.url,
             "AWS_ACCESS_KEY_ID": access_key,
             "AWS_SECRET_ACCESS_KEY": secret,
-            "AWS_DEFAULT_REGION": process.REGION,
+            "AWS_DEFAULT_REGION": ministack.REGION,
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class SandboxStatus:
 
 
 class Sandbox:
-    """One for a folder, in which everything of it is kept. It forgets all when it ends."""
+    """One per folder, which holds all its files. It loses all data when it ends."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).absolute()
@@ -83,7 +83,7 @@ class Sandbox:
         options: StackOptions | None = None,
         on_event: OnEvent = lambda event: None,
     ) -> SandboxStatus:
-        """Start it if it does not run, and bring its stack up to date. Returns when it can be used."""
+        """Start it if it does not run, and update its stack. Returns when it can be used."""
         self._make_folder()
         with self._alone():
             found = self.status()
@@ -101,7 +101,7 @@ class Sandbox:
         return found
 
     def down(self) -> bool:
-        """End it and remove all that was kept of it; whether there was anything."""
+        """End it and remove its files. Returns whether it was running."""
         if not self._lock.exists():
             return False
         with self._alone():
@@ -117,45 +117,45 @@ class Sandbox:
         except (OSError, ValueError, KeyError, TypeError):
             return SandboxStatus("stopped", str(self.folder))
         state = "died"
-        if process.born(pid) == born:
-            state = "running" if process.answers(port) else "hung"
+        if ministack.born(pid) == born:
+            state = "running" if ministack.answers(port) else "hung"
         return SandboxStatus(state, str(self.folder), port, pid, name)
 
     def stack(self, status: SandboxStatus | None = None) -> Stack:
-        """The stack in it. Close it."""
+        """The stack in it. Close it after use."""
         status = status or self.status()
         if not status.running or status.name is None:
             raise StackError(f"the sandbox is {status.state}: start it with `headgate aws sandbox up`")
-        return Stack(status.name, region=process.REGION, endpoint_url=status.endpoint_url, keys=KEYS)
+        return Stack(status.name, region=ministack.REGION, endpoint_url=status.endpoint_url, keys=KEYS)
 
     def _deploy(self, found: SandboxStatus, options: StackOptions | None, on_event: OnEvent) -> None:
         with self.stack(found) as stack:
             stack.deploy(options or StackOptions(batch_window_seconds=0), on_event=on_event)
 
     def _start(self, name: str, port: int | None) -> SandboxStatus:
-        chosen = process.free_port(port)
-        pid = process.launch(self.folder, chosen)
-        self._state.write_text(json.dumps({"pid": pid, "port": chosen, "name": name, "born": process.born(pid)}))
-        process.wait_until_ready(self.folder, chosen, pid)
+        chosen = ministack.free_port(port)
+        pid = ministack.launch(self.folder, chosen)
+        self._state.write_text(json.dumps({"pid": pid, "port": chosen, "name": name, "born": ministack.born(pid)}))
+        ministack.wait_until_ready(self.folder, chosen, pid)
         return self.status()
 
     def _end(self, found: SandboxStatus) -> None:
         if found.pid is not None and found.state in ("running", "hung"):
-            process.end(found.pid)
+            ministack.end(found.pid)
         self._state.unlink(missing_ok=True)
 
     def _make_folder(self) -> None:
-        """What is in it is removed with it: so nobody else may have put anything there."""
+        """The folder is removed with the sandbox, so it must have no other files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if any(self.folder.iterdir()) and not self._lock.exists():
-                raise ValidationError(f"folder {str(self.folder)!r} has other things in it: give an empty one")
+                raise ValidationError(f"folder {str(self.folder)!r} has other files in it: use an empty one")
         except OSError as error:
             raise ValidationError(f"folder {str(self.folder)!r} cannot be used: {error.strerror}") from None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two at once would start two. The lock ends with the process that has it."""
+        """Prevents two processes from starting two sandboxes. The lock ends with its process."""
         try:
             import fcntl
         except ImportError:
@@ -163,7 +163,7 @@ class Sandbox:
         while True:
             with open(self._lock, "a") as held:
                 fcntl.flock(held, fcntl.LOCK_EX)
-                # Whoever had it may have removed it with all the rest.
+                # The previous owner may have removed it with the folder.
                 if self._is_there(held.fileno()):
                     yield
                     return
@@ -179,6 +179,6 @@ class Sandbox:
 def _check_same(found: SandboxStatus, name: str, port: int | None) -> None:
     if found.name != name or port not in (None, found.port):
         raise ValidationError(
-            f"a sandbox is running already, with the table {found.name!r} on port {found.port}: end it first with "
+            f"a sandbox is running already, with the table {found.name!r} on port {found.port}: stop it first with "
             "`headgate aws sandbox down`"
         )

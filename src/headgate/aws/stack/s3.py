@@ -1,9 +1,9 @@
-"""Where CloudFormation gets the functions' code from: a bucket, since a template holds 4 KB of it.
+"""The S3 buckets of a stack: the functions' code, and the archive of audit events.
 
-Were it put into the functions afterwards, there would be a moment in which the stream is read by something else, and
-a rollback would bring that back. So CloudFormation knows the code: it is in a private bucket, one for an account and
-region, under the stack's name and a digest of its contents. The same code is never uploaded twice, and other code is
-another key, so that CloudFormation notices.
+A template holds only 4 KB of code. If the code were put into the functions afterwards, the stream would be read by
+something else for a moment, and a rollback would bring that back. So CloudFormation gets the code from a private
+bucket, one for an account and region, under the stack's name and a digest of its contents. The same code is never
+uploaded twice. Other code has another key, so CloudFormation notices the change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ABSENT = {"404", "NoSuchBucket", "NotFound", "NoSuchKey"}
 
 
 class CodeBucket:
-    """`name` if it is somebody's own; otherwise headgate makes one, and removes it with the last stack."""
+    """The bucket `name` of the user's; without one, headgate creates a bucket, and removes it with the last stack."""
 
     def __init__(self, aws: Aws, stack: str, name: str = NONE) -> None:
         self._s3 = aws.client("s3")
@@ -31,7 +31,7 @@ class CodeBucket:
         self._own = self.name == ours
 
     def parameters(self, *, upload: bool) -> dict[str, str]:
-        """Of the template: where the code is as it is now, or that there is none."""
+        """The parameters of the template: where the current code is, or that there is none."""
         if not upload:
             return {"CodeBucket": NONE, "CodeKey": ""}
         package = build_package()
@@ -43,7 +43,7 @@ class CodeBucket:
         return {"CodeBucket": self.name, "CodeKey": key}
 
     def clean_up(self, but: str = "") -> None:
-        """Remove code of the stack that is in use no more, and the bucket if it is ours and nothing is in it."""
+        """Remove the stack's code except `but`, and the bucket if it is headgate's and empty."""
         with translated():
             if not self._exists():
                 return
@@ -56,15 +56,15 @@ class CodeBucket:
 
     def _exists(self) -> bool:
         try:
-            # Anybody may take a name that can be guessed: what is not this account's is not used.
+            # The name can be guessed, and another account may have taken it: such a bucket is not used.
             self._s3.head_bucket(Bucket=self.name, ExpectedBucketOwner=self._account)
         except self._s3.exceptions.ClientError as error:
             if code_of(error) in _ABSENT:
                 return False
             if code_of(error) in ("403", "AccessDenied", "Forbidden"):
                 raise StackError(
-                    f"bucket {self.name!r}, for the functions' code, is not usable with these credentials, or not of "
-                    f"account {self._account}: name another with code_bucket (--code-bucket)"
+                    f"bucket {self.name!r}, for the functions' code, cannot be used with these credentials or does not "
+                    f"belong to account {self._account}: name another with code_bucket (--code-bucket)"
                 ) from None
             raise
         return True
@@ -73,7 +73,9 @@ class CodeBucket:
         if self._exists():
             return
         if not self._own:
-            raise StackError(f"bucket {self.name!r}, for the functions' code, does not exist in this account: make it")
+            raise StackError(
+                f"bucket {self.name!r}, for the functions' code, does not exist in this account: create it"
+            )
         place: dict[str, Any] = {}
         if self._region != "us-east-1":
             place = {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
@@ -105,3 +107,18 @@ class CodeBucket:
             ContentType="application/zip",
             ExpectedBucketOwner=self._account,
         )
+
+
+def remove_bucket(aws: Aws, name: str) -> None:
+    """Remove a bucket with everything in it."""
+    s3 = aws.client("s3")
+    with translated():
+        try:
+            for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
+                keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
+                if keys:
+                    s3.delete_objects(Bucket=name, Delete={"Objects": keys, "Quiet": True})
+            s3.delete_bucket(Bucket=name)
+        except s3.exceptions.ClientError as error:
+            if code_of(error) != "NoSuchBucket":
+                raise

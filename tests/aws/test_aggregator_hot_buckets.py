@@ -8,11 +8,11 @@ import pytest
 from aggregator_helpers import NOON, Play, bucket_image, bucket_record
 
 from headgate.aws.aggregator import Aggregator, Split
-from headgate.aws.aggregator.pressure import Pressure, wanted_splits
+from headgate.aws.aggregator.hot_buckets import HotBuckets, wanted_splits
 from headgate.aws.aggregator.records import BucketChange, read_record
 from headgate.core.errors import RateLimiterUnavailable
 from headgate.stores.dynamodb import keys
-from headgate.stores.dynamodb.attributes import attribute
+from headgate.stores.dynamodb.items import attribute
 
 
 def written(
@@ -37,43 +37,43 @@ def split(shard: int, shards: int) -> Split:
 
 @pytest.mark.parametrize(("count", "hot"), [(799, False), (800, True), (1000, True)])
 def test_eight_hundred_writes_in_a_second_are_too_many(count: int, hot: bool) -> None:
-    assert wanted_splits(written(count), Pressure()) == ([split(0, 1)] if hot else [])
+    assert wanted_splits(written(count), HotBuckets()) == ([split(0, 1)] if hot else [])
 
 
 def test_a_second_may_be_spread_over_batches() -> None:
-    changes, pressure = written(900), Pressure()
+    changes, pressure = written(900), HotBuckets()
     assert wanted_splits(changes[:500], pressure) == []
     assert wanted_splits(changes[500:], pressure) == [split(0, 1)]
 
 
 def test_what_comes_twice_is_no_pressure() -> None:
-    changes, pressure = written(500), Pressure()
+    changes, pressure = written(500), HotBuckets()
     for _ in range(4):
         assert wanted_splits(changes, pressure) == []
 
 
 def test_two_seconds_are_two() -> None:
-    assert wanted_splits(written(600) + written(600, at=NOON + 1, before=600), Pressure()) == []
+    assert wanted_splits(written(600) + written(600, at=NOON + 1, before=600), HotBuckets()) == []
 
 
 def test_a_stream_whose_time_is_coarse_is_not_taken_for_pressure() -> None:
-    assert wanted_splits(written(2000, over_ms=60_000), Pressure()) == []
-    assert wanted_splits(written(2000, over_ms=2_000), Pressure()) == [split(0, 1)]
+    assert wanted_splits(written(2000, over_ms=60_000), HotBuckets()) == []
+    assert wanted_splits(written(2000, over_ms=2_000), HotBuckets()) == [split(0, 1)]
 
 
 def test_large_items_cost_more() -> None:
-    assert wanted_splits(written(400, size=2048), Pressure()) == []
-    assert wanted_splits(written(400, size=2049), Pressure()) == [split(0, 1)]
+    assert wanted_splits(written(400, size=2048), HotBuckets()) == []
+    assert wanted_splits(written(400, size=2049), HotBuckets()) == [split(0, 1)]
 
 
 def test_an_item_that_was_made_anew_is_not_hot() -> None:
-    pressure = Pressure()
+    pressure = HotBuckets()
     assert wanted_splits(written(700), pressure) == []
     assert wanted_splits(written(700), pressure) == []
 
 
 def test_shard_0_is_split_first() -> None:
-    assert wanted_splits(written(800, shard=1, shards=2), Pressure()) == [split(0, 2), split(1, 2)]
+    assert wanted_splits(written(800, shard=1, shards=2), HotBuckets()) == [split(0, 2), split(1, 2)]
 
 
 def grown(before: int, after: int, shard: int = 0) -> list[BucketChange]:
@@ -82,11 +82,11 @@ def grown(before: int, after: int, shard: int = 0) -> list[BucketChange]:
 
 
 def test_the_others_follow_shard_0() -> None:
-    assert wanted_splits(grown(1, 2), Pressure()) == []
-    assert wanted_splits(grown(4, 8), Pressure()) == [split(1, 4), split(2, 4), split(3, 4)]
-    assert wanted_splits(grown(2, 8), Pressure()) == [split(1, 2), split(1, 4), split(2, 4), split(3, 4)]
-    assert wanted_splits(grown(4, 8, shard=1), Pressure()) == []
-    assert wanted_splits(grown(8, 1), Pressure()) == []
+    assert wanted_splits(grown(1, 2), HotBuckets()) == []
+    assert wanted_splits(grown(4, 8), HotBuckets()) == [split(1, 4), split(2, 4), split(3, 4)]
+    assert wanted_splits(grown(2, 8), HotBuckets()) == [split(1, 2), split(1, 4), split(2, 4), split(3, 4)]
+    assert wanted_splits(grown(4, 8, shard=1), HotBuckets()) == []
+    assert wanted_splits(grown(8, 1), HotBuckets()) == []
 
 
 def test_a_split_that_fails_holds_up_nothing(play: Play) -> None:
