@@ -14,8 +14,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headgate import SyncRateLimiter
-from headgate.testing.servers.dynamodb import DynamoDBLocal, Dynoxide, Engine, Ministack, aws_environment
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer, postgres_folder
 from headgate.testing.servers.redis import (
     NotInstalledError,
     RedisCluster,
@@ -23,6 +21,8 @@ from headgate.testing.servers.redis import (
     RedisServer,
     redis_server_binary,
 )
+from local_servers.dynamodb import DynamoDBLocal, Dynoxide, Engine, Ministack, aws_environment
+from local_servers.postgres import PgBouncer, PostgresServer, postgres_folder
 
 DYNAMODB_ENGINES: dict[str, type[Engine]] = {
     "ministack": Ministack,

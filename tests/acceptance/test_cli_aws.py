@@ -25,8 +25,8 @@ import headgate.aws.stack.formation as formation
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.stack import Stack, StackFailed, template
 from headgate.cli.app import run
-from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine
 
 LIMITS = [Limit.per_hour("rpm", 100)]
 

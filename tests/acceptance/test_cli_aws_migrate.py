@@ -19,7 +19,7 @@ from test_cli_aws import Cli
 from headgate import SyncRateLimiter
 from headgate.cli.app import run
 from headgate.stores.dynamodb.table import TABLE
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 MADE = Path(__file__).parents[1] / "stores" / "zae_tables"
 

@@ -16,9 +16,9 @@ pytest.importorskip("click")
 from cli_helpers import Cli, Inside
 
 from headgate import Limit
-from headgate.testing.servers.dynamodb import Engine
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.dynamodb import Engine
+from local_servers.postgres import PostgresServer
 
 
 def _verdicts(found: dict[str, Any]) -> dict[str, str]:

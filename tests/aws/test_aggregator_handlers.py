@@ -17,7 +17,7 @@ from headgate.aws.stack.package import build_package
 from headgate.core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
 from headgate.limiter.leases.reconcile import Reconciled
 from headgate.stores.dynamodb.namespaces import Namespaces
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 
 class Context:

@@ -12,8 +12,8 @@ import headgate.aws.stack.formation as formation
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter, ValidationError, __version__
 from headgate.aws.stack import Stack, StackError, StackFailed, StackNotFound, StackOptions, template
 from headgate.stores.dynamodb.table import TABLE
-from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.process import eventually, free_port
+from local_servers.dynamodb import Engine
 
 LIMITS = [Limit.per_hour("rpm", 100)]
 

@@ -13,8 +13,8 @@ from headgate import Limit, SyncRateLimiter
 from headgate.aws.aggregator import Host, Split
 from headgate.aws.aggregator.splitting import split_plan
 from headgate.core.usage import HOUR_MS
-from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine, Ministack, Proxy
 
 LIMITS = [Limit.per_hour("rpm", 100), Limit.per_day("tpm", 10_000)]
 OUTPUTS = ("AppPolicyArn", "AdminPolicyArn", "ReadOnlyPolicyArn")

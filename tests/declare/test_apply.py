@@ -36,8 +36,8 @@ from headgate.http import DocumentError
 from headgate.plan import WriteRecords, run
 from headgate.stores import open_store
 from headgate.stores.contract import MAX_CHANGES
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.postgres import PostgresServer
 
 RPM = {"rpm": Limit.per_minute("rpm", 10)}
 MORE = {"rpm": Limit.per_minute("rpm", 20)}

@@ -10,9 +10,9 @@ from typing import Protocol
 from uuid import uuid4
 
 from headgate import SyncRateLimiter
-from headgate.testing.servers.dynamodb import Engine, Proxy
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.dynamodb import Engine, Proxy
+from local_servers.postgres import PostgresServer
 
 
 class Outage(Protocol):

@@ -28,7 +28,7 @@ from redis_load_helpers import Journals
 from headgate import Limit, SyncRateLimiter
 from headgate.stores import open_store
 from headgate.stores.dynamodb.conditional_writes import Place
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
 SECONDS = 10.0 if STRESS else 1.0  # before one is killed, and again after it

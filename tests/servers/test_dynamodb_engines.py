@@ -21,7 +21,8 @@ from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from dynamodb_clients import adding, create_table, total
 
-from headgate.testing.servers.dynamodb import (
+from headgate.testing.servers.process import eventually, free_port
+from local_servers.dynamodb import (
     DynamoDBLocal,
     Dynoxide,
     Engine,
@@ -30,7 +31,6 @@ from headgate.testing.servers.dynamodb import (
     ServerFailedError,
     aws_environment,
 )
-from headgate.testing.servers.process import eventually, free_port
 
 SERVERS = Path(__file__).parent
 ENGINES = {"ministack": Ministack, "dynamodb_local": DynamoDBLocal, "dynoxide": Dynoxide}
@@ -129,7 +129,7 @@ class TestEngine:
         another: Engine = request.getfixturevalue(request.node.callspec.params["kind"])
         with socket.create_server(("127.0.0.1", free_port())) as silent:
             ports = iter([another.port, silent.getsockname()[1], free_port(), free_port()])
-            monkeypatch.setattr("headgate.testing.servers.dynamodb.engine.free_port", lambda: next(ports))
+            monkeypatch.setattr("local_servers.dynamodb.engine.free_port", lambda: next(ports))
             with kind() as engine:
                 assert engine.port not in (another.port, silent.getsockname()[1])
 
@@ -196,8 +196,9 @@ class TestNothingIsLeft:
     """When the process that started an engine is killed."""
 
     BEGINNING = """
-import os, signal
-from headgate.testing.servers.dynamodb import DynamoDBLocal, Dynoxide, Ministack
+import os, signal, sys
+sys.path.append("..")
+from local_servers.dynamodb import DynamoDBLocal, Dynoxide, Ministack
 
 def report(*pids):
     print(engine.pid, engine.folder, *pids, flush=True)
@@ -240,7 +241,7 @@ class TestNotInstalled:
             DynamoDBLocal()
 
     def test_there_is_no_ministack(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headgate.testing.servers.dynamodb.engines.find_spec", lambda name: None)
+        monkeypatch.setattr("local_servers.dynamodb.engines.find_spec", lambda name: None)
         with pytest.raises(NotInstalledError, match=r"pip install 'headgate\[sandbox\]'"):
             Ministack()
 

@@ -18,8 +18,8 @@ from botocore.exceptions import (
 )
 from dynamodb_clients import KEY, AsyncClient, SyncClient, adding, create_table, settings, total
 
-from headgate.testing.servers.dynamodb import Engine, Proxy, Request, ServerFailedError
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine, Proxy, Request, ServerFailedError
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 

@@ -16,8 +16,8 @@ from headgate.testing.conformance.hierarchy import HierarchyConformance
 from headgate.testing.conformance.input import InputConformance
 from headgate.testing.conformance.leases import LeaseConformance
 from headgate.testing.conformance.vectors import VectorConformance
-from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.redis import RedisCluster, RedisServer
+from local_servers.dynamodb import Engine
 
 BUSY: dict[str, Any] = {"store_timeout": 5.0}  # what a server on a busy machine may take
 

@@ -12,8 +12,8 @@ import pytest
 from dynamodb_limiters import TEN, Scene, Table, new_entity, scene_on
 
 from headgate import RateLimiter
-from headgate.testing.servers.dynamodb import Engine, Request
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine, Request
 
 coalesced = pytest.mark.parametrize("coalesce", [True, False])
 

@@ -12,7 +12,7 @@ from dynamodb_limiters import Scene, Table, both_kinds, limiter_of, new_entity, 
 
 from headgate import Limit
 from headgate.testing import ManualClock
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 NOW_MS = 1_700_000_000_000
 SKEW = 30 * 60

@@ -11,7 +11,7 @@ from dynamodb_limiters import Scene, Table, at_once, both_kinds, fixed, limiter_
 
 from headgate import Limit, SyncRateLimiter
 from headgate.testing import ManualClock
-from headgate.testing.servers.dynamodb import Engine, Request
+from local_servers.dynamodb import Engine, Request
 
 
 @pytest.fixture(scope="module")

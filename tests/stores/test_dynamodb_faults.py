@@ -26,7 +26,7 @@ from dynamodb_limiters import (
 
 from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import TAKE
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 THROTTLED = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
 CONFLICTS = ["TransactionConflictException", "ConditionalCheckFailedException"]

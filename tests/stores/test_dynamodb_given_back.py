@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headgate.core.decide import FORCE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb.url import read_url
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 LIMIT = Limit.per_day("n", 6400)
 

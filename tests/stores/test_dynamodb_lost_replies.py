@@ -31,7 +31,7 @@ from dynamodb_limiters import (
 from headgate import Limit
 from headgate.core.decide import FORCE, PEEK, TAKE, Answer
 from headgate.core.errors import PartlyAnswered
-from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
+from local_servers.dynamodb import Engine, Ministack, Proxy
 
 MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
 TIMEOUT_SECONDS = 0.3

@@ -14,7 +14,7 @@ from headgate.core.decide import FORCE, LOWER, PENALIZE, TAKE, Answer, Mode, Par
 from headgate.core.errors import RateLimiterUnavailable
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb.url import read_url
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 LIMIT = Limit.per_day("n", 64_000)
 SHARDS = 64

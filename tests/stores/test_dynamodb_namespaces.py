@@ -18,7 +18,7 @@ from headgate.stores.dynamodb.namespaces import KEPT_SECONDS, Namespaces
 from headgate.stores.dynamodb.plans import Plans
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.versions import SCHEMA, Versions
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 REGISTRY = "_/SYSTEM#"
 

@@ -21,8 +21,8 @@ from headgate.aws.aggregator import follow
 from headgate.stores.dynamodb import keys
 from headgate.testing import ManualClock
 from headgate.testing.conformance.secrets import SECRET, SETTINGS, USER, Stored, Tour
-from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine
 
 MINUTE = Limit.per_minute("n", 60)
 

@@ -17,7 +17,7 @@ from headgate.stores.dynamodb.exchange import Failed, Lost, Reply, Send
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.records import Records
 from headgate.testing.conformance.records import RecordConformance
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 NOBODY = {"name": None, "parent_id": None, "cascade": False, "metadata": {}}
 

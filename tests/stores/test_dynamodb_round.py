@@ -11,7 +11,7 @@ from dynamodb_helpers import START_MS, available, new_table, opened, request, ta
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb.job import Job
 from headgate.stores.dynamodb.round import Round
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 DAILY = Limit.per_day("daily", 3)
 

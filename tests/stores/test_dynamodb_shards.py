@@ -17,7 +17,7 @@ from headgate.core.decide import FORCE, PENALIZE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb import cache, cross_shard
 from headgate.stores.dynamodb.blocking import _Talk
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 LIMIT = Limit.per_minute("rpm", 60)
 TAKING_TURNS = [Limit.parse("rpm", spec) for spec in ("60/minute", "10/day", "200/hour burst 21", "7/19s burst 33.336")]

@@ -26,7 +26,7 @@ from headgate.stores import open_async_store
 from headgate.stores.dynamodb import blocking, places, slot_ledger
 from headgate.stores.dynamodb.exchange import Failed, Send
 from headgate.stores.memory.store import MemoryStore
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 TWO = Limit.concurrent("s", 2, ttl=60)
 TTL_MS = 60_000
@@ -566,7 +566,7 @@ class TestLostReplies:
 
 def _lose_one(scene: Scene, done: bool, chosen: Callable[[Any], None]) -> None:
     """Lose the reply to a request, or the request, of which `chosen` raises ConnectionError."""
-    from headgate.testing.servers.dynamodb.listener import NoReply
+    from local_servers.dynamodb.listener import NoReply
 
     def play(request: Any, pass_on: Any) -> Any:
         try:

@@ -19,7 +19,7 @@ from headgate.stores.dynamodb.attributes import values_of
 from headgate.stores.dynamodb.exchange import Failed, Reply, Send
 from headgate.stores.dynamodb.plans import Plans
 from headgate.stores.dynamodb.versions import SCHEMA, Versions
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 REGISTRY = "_/SYSTEM#"
 KEY = "_/namespace#acme"

@@ -14,7 +14,7 @@ from headgate.stores import open_store
 from headgate.stores.dynamodb.exchange import Failed, Reply, Send
 from headgate.stores.dynamodb.table import INDEXES, STREAM, TABLE, TTL, Table
 from headgate.stores.dynamodb.versions import version_item
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from headgate import Limit, ValidationError
 from headgate.core.decide import TAKE
 from headgate.stores.dynamodb.namespaces import Known
 from headgate.stores.dynamodb.table import TABLE
-from headgate.testing.servers.dynamodb import Engine
-from headgate.testing.servers.dynamodb.listener import Reply
+from local_servers.dynamodb import Engine
+from local_servers.dynamodb.listener import Reply
 
 MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
 

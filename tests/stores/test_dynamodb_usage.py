@@ -25,7 +25,7 @@ from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.url import read_url
 from headgate.stores.dynamodb.usage import Usage
 from headgate.stores.dynamodb.usage_counters import UsageCounters
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.custom("t_2.x", 1000, 7, 13)
 SLOTS = Limit.concurrent("rpm", 3)

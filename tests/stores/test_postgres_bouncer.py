@@ -13,7 +13,7 @@ from headgate.testing.conformance.acquire import AcquireConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.records import RecordConformance
 from headgate.testing.conformance.slots import SlotConformance
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer
+from local_servers.postgres import PgBouncer, PostgresServer
 
 
 class TestBehindPgBouncer(AcquireConformance, SlotConformance, ConcurrencyConformance, RecordConformance):

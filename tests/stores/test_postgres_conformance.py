@@ -17,7 +17,7 @@ from headgate.testing.conformance.slots import SlotConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.conformance.waiting import WaitingConformance
 from headgate.testing.conformance.zero import ZeroConformance
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 
 class Postgres:

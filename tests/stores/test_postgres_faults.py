@@ -19,8 +19,8 @@ from headgate import Limit, RateLimiterUnavailable, StoreRefused, SyncRateLimite
 from headgate.core.decide import TAKE, Part, Request
 from headgate.stores import open_async_store, open_store
 from headgate.stores.postgres.wire import Batch
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.process import eventually
+from local_servers.postgres import PostgresServer
 
 PLENTY = fixed(100_000)
 

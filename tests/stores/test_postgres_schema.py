@@ -17,7 +17,7 @@ from headgate.stores.health import examine, read_clock
 from headgate.stores.postgres.exchange import in_schema
 from headgate.stores.postgres.schema import FUNCTIONS, VERSION, setup_script
 from headgate.stores.postgres.url import read_url
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 RPM = [Limit.per_minute("rpm", 10)]
 GRANTS = """

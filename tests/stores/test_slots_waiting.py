@@ -17,9 +17,9 @@ from headgate.limiter.acquire import slot_queue
 from headgate.stores import Store, open_store
 from headgate.stores.notifications import MOST_EARLY, Hearing
 from headgate.testing.driver import DRIVERS
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer
 from headgate.testing.servers.process import PATIENCE_SECONDS, eventually
 from headgate.testing.servers.redis import RedisCluster, RedisServer
+from local_servers.postgres import PgBouncer, PostgresServer
 
 SLOTS = Limit.concurrent("x", 1, 3600)
 TWO = Limit.concurrent("x", 2, 3600)

@@ -20,7 +20,7 @@ from headgate.stores.dynamodb.migrations.zae_buckets import bucket_writes
 from headgate.stores.dynamodb.migrations.zae_items import BUCKETS, Group
 from headgate.stores.dynamodb.rows import bucket_of, read_row
 from headgate.testing.clock import ManualClock
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 ACTIONS = {
     "entity_created": "entity.created",

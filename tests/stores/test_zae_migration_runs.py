@@ -36,8 +36,8 @@ from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.rows import bucket_of, read_row
 from headgate.stores.dynamodb.table import Table
 from headgate.stores.dynamodb.versions import SCHEMA, Versions
-from headgate.testing.servers.dynamodb import Engine, Proxy, Request
 from headgate.testing.servers.process import PATIENCE_SECONDS
+from local_servers.dynamodb import Engine, Proxy, Request
 
 on_both_engines = pytest.mark.parametrize("engine", ["ministack", "dynamodb_local"], indirect=True)
 OLD, NEW = "0.6.1", "0.17.0"  # one of each kind: without namespaces, and with them

@@ -8,7 +8,7 @@ from service_process import inside
 
 from headgate import Limit, SyncRateLimiter
 from headgate.service.app import create_app
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 PAGES = {
     "/ui": "Overview",
