@@ -20,7 +20,7 @@ from headgate import Limit, RateLimiter, RateLimitExceeded
 from headgate.aws.aggregator import follow
 from headgate.stores.dynamodb import keys
 from headgate.testing import ManualClock
-from headgate.testing.conformance.secrets import SECRET, SETTINGS, USER, Stored, Tour
+from headgate.testing.conformance.hashed_ids import SECRET, SETTINGS, USER, Stored, Tour
 from headgate.testing.servers.process import eventually
 from local_servers.dynamodb import Engine
 

@@ -12,11 +12,11 @@ from headgate.testing.conformance.acquire import AcquireConformance
 from headgate.testing.conformance.changing_limits import ChangingLimitConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.leases import LeaseConformance
-from headgate.testing.conformance.lines import LineConformance
+from headgate.testing.conformance.slot_queue import SlotQueueConformance
 from headgate.testing.conformance.slots import SlotConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.conformance.waiting import WaitingConformance
-from headgate.testing.conformance.zero import ZeroConformance
+from headgate.testing.conformance.zero_amounts import ZeroAmountConformance
 from local_servers.postgres import PostgresServer
 
 
@@ -46,11 +46,11 @@ class TestPostgresBlocking(
     VectorConformance,
     AcquireConformance,
     ChangingLimitConformance,
-    ZeroConformance,
+    ZeroAmountConformance,
     LeaseConformance,
     WaitingConformance,
     SlotConformance,
-    LineConformance,
+    SlotQueueConformance,
     ConcurrencyConformance,
 ):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
