@@ -18,7 +18,7 @@ from fault_helpers import PAUSE_SECONDS, ROUNDING_SECONDS, Place, Process, event
 from headgate import Limit
 from headgate.testing.servers.redis.clock import SteppedClock
 
-TTL = 1.0
+TTL = 2.5
 SKEW_SECONDS = 30 * 60
 A_SLOT = wish(1, TTL)
 Start: TypeAlias = "Callable[[int], Process]"

@@ -10,7 +10,7 @@ from fault_helpers import Place, Process, eventually
 
 from headgate import Limit, SyncRateLimiter
 
-TTL = 2.0
+TTL = 4.0
 ALIVE = AT_ONCE = 20
 CAPACITY = 1000
 STILL = [CAPACITY, 0.001, 366 * 86_400]  # in a test it gains nothing
