@@ -166,7 +166,7 @@ class TestOnRedis:
     @pytest.mark.parametrize(("policy", "status"), [("block", 503), ("allow", 200), ("local", 200)])
     def test_a_store_that_is_away(self, policy: Any, status: int) -> None:
         with RedisServer() as server:
-            limiter = SyncRateLimiter(server.url, on_unavailable=policy, store_timeout=0.5)
+            limiter = SyncRateLimiter(server.url, on_unavailable=policy, store_timeout=5)
             rules = [Rule("login", limits="2/minute"), Rule("new", limits="1/minute", shadow=True, priority=1)]
             opened = [SyncGate(Engine(limiter, some)) for some in (rules, rules[:1])]
             for one in opened:

@@ -252,8 +252,10 @@ class TestProviderThatHangs:
     def test_leaves_what_was_known(self, time: Time) -> None:
         provider = Provider()
         provider.free.set()
-        with gate(*RULES, plans=Plans(PLANS, provider, ttl=60, timeout=0.05)) as opened:
+        plans = Plans(PLANS, provider, ttl=60, timeout=0.05)
+        with gate(*RULES, plans=plans) as opened:
             assert opened.passes("/search", user="ann")
+            eventually(lambda: plans._known["user:ann"][1] == "pro", "it has answered, late or not")
             provider.free.clear()
             time.now += 60
             assert sum(opened.passing(9, "/search", user="ann")) == 4, "of the five of the plan"

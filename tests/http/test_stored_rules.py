@@ -239,7 +239,7 @@ def test_a_store_that_is_away_later(tmp_path: Path, later: Callable[[float], Non
     file = tmp_path / "limits.yaml"
     file.write_text(RULES)
     with RedisServer() as server:
-        limiter = SyncRateLimiter(server.url, on_unavailable="local", store_timeout=0.5)
+        limiter = SyncRateLimiter(server.url, on_unavailable="local", store_timeout=5)
         apply(limiter, diff(limiter, read_limits_file(file)))
         gate = stored_gate(limiter, plans={})
         assert passing(gate, 1, "/search") == 1

@@ -447,6 +447,6 @@ def test_no_text_does_harm(headers: list[tuple[Any, Any]], now_ms: int) -> None:
 def test_long_text_is_cheap(text: str) -> None:
     names = [text, "anthropic-" + "-limit" * 10**5 + "!", "x-ratelimit-limit" * 10**5]
     headers = [(name, text) for name in NAMES] + [(name, "1") for name in names]
-    started = time.perf_counter()
+    started = time.process_time()  # which does not pass while others have the processor
     assert read_headers(headers, NOW_MS) == VendorHeaders({}, None)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -40,7 +40,7 @@ def call(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Call]:
 
 @pytest.fixture(params=[SyncClient, AsyncClient], ids=["sync", "async"])
 def hasty_call(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Call]:
-    with closing(request.param(proxy, read_timeout=0.5)) as client:
+    with closing(request.param(proxy, read_timeout=2)) as client:
         yield client
 
 

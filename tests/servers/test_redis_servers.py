@@ -131,15 +131,15 @@ class TestClock:
     def test_it_is_stepped(self, stepped_redis_server: RedisServer) -> None:
         assert abs(seconds_ahead(stepped_redis_server)) < 1
         stepped_redis_server.step_clock(-30)
-        assert abs(seconds_ahead(stepped_redis_server) + 30) < 1
+        assert abs(seconds_ahead(stepped_redis_server) + 30) < 10
         stepped_redis_server.step_clock(90.5)
-        assert abs(seconds_ahead(stepped_redis_server) - 60.5) < 1
+        assert abs(seconds_ahead(stepped_redis_server) - 60.5) < 10
 
     def test_it_stays_stepped_when_the_server_restarts(self, stepped_redis_server: RedisServer) -> None:
         stepped_redis_server.step_clock(3600)
         stepped_redis_server.kill()
         stepped_redis_server.start()
-        assert abs(seconds_ahead(stepped_redis_server) - 3600) < 1
+        assert abs(seconds_ahead(stepped_redis_server) - 3600) < 10
 
     def test_what_should_expire_does(self, stepped_redis_server: RedisServer) -> None:
         stepped_redis_server.command("SET", "key", "value", "EX", 60)
@@ -153,7 +153,7 @@ class TestClock:
         started = time.monotonic()
         stepped_redis_server.command("CLIENT", "PAUSE", 300)
         stepped_redis_server.command("PING")
-        assert 0.25 < time.monotonic() - started < 10
+        assert 0.25 < time.monotonic() - started < 60
 
     def test_a_real_one_cannot_be_stepped(self, redis_server: RedisServer) -> None:
         with pytest.raises(ValueError, match="faketime=True"):

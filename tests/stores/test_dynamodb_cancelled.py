@@ -184,7 +184,7 @@ def test_while_nothing_is_known(coalesce: bool, on_unavailable: str, scene: Scen
         task.cancel()
         await ended(task)
 
-    drive(scene, scenario, coalesce=coalesce, on_unavailable=on_unavailable, store_timeout=1.5)
+    drive(scene, scenario, coalesce=coalesce, on_unavailable=on_unavailable, store_timeout=4.0)
     assert scene.left(entity) == 5, "it may not have been done, and then would be given back for nothing"
 
 
@@ -194,7 +194,7 @@ def test_a_timeout_around_it(coalesce: bool, scene: Scene) -> None:
 
     async def scenario(limiter: RateLimiter) -> None:
         assert await take(limiter, entity, 1)
-        scene.proxy.delay(0.15)
+        scene.proxy.delay(1.0)
         for _ in range(3):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(limiter.try_acquire(entity, "r", {"n": 4}, [TEN]), 0.05)

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from dynamodb_limiters import TEN, Scene, Table, both_kinds, limiter_of, new_entity, scene_on, take, told
+from dynamodb_limiters import TEN, Scene, Table, both_kinds, limiter_of, new_entity, patiently, scene_on, take, told
 
 from headgate import Limit, RateLimiter, RateLimitExceeded
 from headgate.aws.aggregator import follow
@@ -112,7 +112,7 @@ class TestOneLimiter:
     def test_8_after_a_timeout_it_is_not_sent_again(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url, store_timeout=1.0) as limiter:
-            limiter.get_limits(entity)
+            patiently(lambda: limiter.get_limits(entity))
             scene.proxy.forget()
             scene.proxy.lose_replies(1, operation="UpdateItem", silently=True)
             assert "did not answer" in told(lambda: take(limiter, entity, 3))
@@ -124,7 +124,7 @@ class TestOneLimiter:
         with limiter_of(kind, scene.url) as limiter:
             assert take(limiter, entity, 1, hundred)
             scene.proxy.forget()
-            scene.proxy.delay(0.2)
+            scene.proxy.delay(1.5)  # in which all have come
             decisions = limiter.together([("try_acquire", (entity, "r", {"n": 1}, [hundred]))] * 64)
             assert all(decisions)
             # The first one goes alone, and the others wait for it. Threads do not all come at once.

@@ -134,7 +134,7 @@ class TestHanging:
         """Then there is no connection to it any more, and to make one takes for ever."""
         batch = takes(entities_of(cluster), r)
         with settling(kind, url_of(cluster), 0.4) as settle:
-            settle(batch)
+            patiently(lambda: settle(batch))
 
             def answered() -> list[bool]:
                 error = attempt(lambda: settle(batch))

@@ -101,7 +101,7 @@ class TestPaused:
         self, kind: str, stop: Callable[[RedisServer], Any], coalesce: bool, own_redis_server: RedisServer
     ) -> None:
         with opened(kind, own_redis_server.url, store_timeout=self.TIMEOUT_SECONDS, coalesce=coalesce) as limiter:
-            assert limiter.try_acquire("e", "r", {"n": 1}, [TEN])
+            assert patiently(lambda: limiter.try_acquire("e", "r", {"n": 1}, [TEN]))
             resume = stop(own_redis_server)
             for call in (
                 lambda: limiter.try_acquire("e", "r", {"n": 1}, [TEN]),
@@ -263,7 +263,7 @@ def test_cancelled_at_the_deadline(first: bool, own_redis_server: RedisServer) -
     """By a timeout of the caller's as long as the store's, perhaps. It does not go on."""
 
     async def scenario() -> None:
-        async with RateLimiter(own_redis_server.url, store_timeout=0.1, on_unavailable="allow") as limiter:
+        async with RateLimiter(own_redis_server.url, store_timeout=1.5, on_unavailable="allow") as limiter:
             for _ in range(2):
                 assert await limiter.try_acquire(*WISH)
             own_redis_server.pause()

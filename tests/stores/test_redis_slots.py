@@ -137,12 +137,12 @@ class TestHolding:
         assert holders(store) == {"three": (3000, START + HOUR_MS), "two": (1000, START + 1 + MINUTE_MS + HOUR_MS)}
 
     def test_by_the_servers_clock(self, store: Store) -> None:
-        short = Limit.concurrent("s", 1, ttl=0.3)
+        short = Limit.concurrent("s", 1, ttl=3)
         assert do(store, None, TAKE, "a", (short, 1)).allowed
         refused = do(store, None, TAKE, "b", (short, 1))
         assert not refused.allowed
         assert refused.wait_ms is not None
-        assert 0 < refused.wait_ms <= 300
+        assert 0 < refused.wait_ms <= 3000
         time.sleep(refused.wait_ms / 1000)
         eventually(lambda: do(store, None, TAKE, "b", (short, 1)).allowed, "its time has run out")
         assert not do(store, None, RENEW, "a", (short, 1)).allowed
@@ -237,7 +237,7 @@ class TestTenThousand:
         assert ask(store, START + 1, wish(PEEK, "", (limit, MANY // 2))) == [(True, MINUTE_MS - 1)]
         begun = time.monotonic()
         assert do(store, START + MINUTE_MS, TAKE, "next", (limit, 1)).allowed
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < FAR_TOO_LONG_SECONDS, "of a sweep that looks at all for each of them"
         assert holders(store) == {"next": (1000, START + 2 * MINUTE_MS)}
         assert keys(server) == {ROW, HOLDERS}
 
