@@ -216,7 +216,7 @@ def test_a_take_is_given_back_to_the_first_level_if_another_was_faster_on_the_se
 def test_a_take_is_given_back_to_the_first_level_if_the_second_is_silent_for_too_long(
     url: str, direct: Any, proxy: Proxy
 ) -> None:
-    with opened(proxy.url(read_url(url).table), 2.0) as store:
+    with opened(proxy.url(read_url(url).table), 5.0) as store:
         patiently(lambda: left(store))
         proxy.forget()
         proxy.before(lambda request: None, operation="TransactWriteItems")
@@ -227,12 +227,12 @@ def test_a_take_is_given_back_to_the_first_level_if_the_second_is_silent_for_too
     assert left(direct) == [64_000, 64_000]
 
 
-@pytest.mark.parametrize("amount", [1000, 7000])
+@pytest.mark.parametrize(("name", "amount"), [("ministack", 1000), ("ministack", 7000), ("dynamodb_local", 7000)])
 def test_contending_limiters_are_charged_what_they_were_granted(
-    dynamodb_engine: Engine, aws_credentials: str, amount: int
+    request: pytest.FixtureRequest, aws_credentials: str, name: str, amount: int
 ) -> None:
     """Some of it goes back again. Usage is counted as well."""
-    url = new_spread_table(dynamodb_engine)
+    url = new_spread_table(request.getfixturevalue(name))
     granted = [0] * 4
     start = threading.Barrier(4)
 
