@@ -195,7 +195,7 @@ def test_the_template_and_the_code_for_those_who_deploy_by_other_means(cli: Cli)
         assert archive.namelist() == told["files"]
 
 
-def test_the_sandbox(cli: Cli) -> None:
+def test_sandbox_is_started_used_shown_and_stopped(cli: Cli) -> None:
     folder = ("--dir", str(cli.folder / "sandbox"))
     assert "no sandbox is running" in cli.inside("sandbox", "status", *folder, code=1).stdout
     up = cli("sandbox", "up", *folder)

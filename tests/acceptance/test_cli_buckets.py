@@ -98,7 +98,7 @@ def test_commands_agree_about_limits_that_are_kept_in_code(inside: Cli) -> None:
         assert inside.json("limits", "resolve", "acme", "llm")["in_code"] == []
 
 
-def test_penalties(inside: Cli) -> None:
+def test_penalize_takes_tokens_or_blocks_and_refuses_bad_amounts(inside: Cli) -> None:
     inside("system", "set", "rpm=8/day")
     assert "25% of the tokens are left" in inside("penalize", "acme", "llm", "--factor", "0.25").stdout
     (bucket,) = inside.json("buckets", "acme")

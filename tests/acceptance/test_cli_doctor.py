@@ -36,7 +36,7 @@ def _advice(found: dict[str, Any], check: str) -> str:
     return " ".join(finding["found"] + finding["advice"] for finding in found["findings"] if finding["check"] == check)
 
 
-def test_all_is_well(inside: Cli) -> None:
+def test_doctor_of_a_healthy_store_finds_nothing_and_changes_nothing(inside: Cli) -> None:
     inside("system", "set", "rpm=5/hour")
     before = inside.json("namespace", "get", "default")
     found = inside.json("doctor")

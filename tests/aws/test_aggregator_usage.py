@@ -48,7 +48,7 @@ def test_exactly_the_windows_asked_for(used: Play) -> None:
     assert hours(used, 3, 4) == []
 
 
-def test_days_and_months(used: Play) -> None:
+def test_usage_by_day_and_month_is_the_same_in_every_time_zone(used: Play) -> None:
     whole = START - timedelta(days=40), START + timedelta(days=40)
     assert [(one.window_start.day, one.consumed["rpm"], one.events) for one in read(used, "day", *whole)] == [
         (31, 4, 2),
@@ -60,7 +60,7 @@ def test_days_and_months(used: Play) -> None:
     assert read(used, "day", whole[0].astimezone(east), whole[1].astimezone(east)) == read(used, "day", *whole)
 
 
-def test_nothing_of_others(used: Play) -> None:
+def test_usage_of_an_entity_has_nothing_of_other_entities_or_namespaces(used: Play) -> None:
     whole = START, START + timedelta(hours=6)
     assert read(used, "hour", *whole, entity_id="bob") == []
     assert read(used, "hour", *whole, ns="other") == []
@@ -75,7 +75,7 @@ def test_more_than_one_page(used: Play, monkeypatch: pytest.MonkeyPatch) -> None
     assert hours(used, 0, 6) == [1.5, 2.5, 3.5, 5.5, 6.5]
 
 
-def test_the_sums(used: Play) -> None:
+def test_summary_is_total_average_and_peak_of_the_range(used: Play) -> None:
     whole = START, START + timedelta(hours=6)
     found = summarize(read(used, "hour", *whole), "hour", *whole)
     assert found["rpm"].as_dict() == {

@@ -261,7 +261,9 @@ def test_a_region_is_needed_and_somebody_who_answers() -> None:
         stack.status()
 
 
-def test_without_credentials(monkeypatch: pytest.MonkeyPatch, aws_credentials: str) -> None:
+def test_status_without_credentials_names_the_missing_variables(
+    monkeypatch: pytest.MonkeyPatch, aws_credentials: str
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with Stack("limits", region="eu-west-1") as stack, pytest.raises(ValidationError, match="AWS_SECRET_ACCESS_KEY"):

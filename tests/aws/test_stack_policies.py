@@ -157,7 +157,7 @@ def test_programs_change_neither_entities_nor_limits(stage: Stage) -> None:
         assert not any(action in ("dynamodb:GetItem", "dynamodb:Query") for action, _, _ in found)
 
 
-def test_readers_write_nothing(stage: Stage) -> None:
+def test_reader_policies_allow_no_write(stage: Stage) -> None:
     writes = {"Put", "Update", "Delete", "Write", "PartiQLUpdate", "PartiQLInsert", "PartiQLDelete"}
     for _, _, reader in (stage.blue, stage.whole):
         actions = [action for statement in reader["Statement"] for action in statement["Action"]]

@@ -64,7 +64,7 @@ def test_an_axis_of_nothing(most: float) -> None:
     assert ticks(most) == [0, 1]
 
 
-def test_short_numbers() -> None:
+def test_axis_numbers_are_short_with_a_unit() -> None:
     assert [short(one) for one in (0, 0.25, 950, 1200, 34e6, 2.5e9, 7e12)] == [
         "0", "0.25", "950", "1.2k", "34M", "2.5G", "7T",
     ]  # fmt: skip

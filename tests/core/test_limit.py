@@ -38,7 +38,7 @@ from headgate.core.units import amount_to_milli, wait_to_ms
         ("1 concurrent ttl 250ms", Limit.concurrent("x", 1, ttl=0.25)),
     ],
 )
-def test_parse(spec: str, expected: Limit) -> None:
+def test_parse_reads_every_spelling_of_a_limit(spec: str, expected: Limit) -> None:
     assert Limit.parse("x", spec) == expected
 
 
@@ -139,7 +139,7 @@ def test_the_ends_of_the_range_are_in() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1x", "a" * 65, "a b", "a#b", "a/b", "ä", "a\n", "_lease", None])
-def test_bad_names(name: Any) -> None:
+def test_a_bad_limit_name_is_refused(name: Any) -> None:
     for make in (Limit.per_minute, Limit.concurrent):
         with pytest.raises(ValidationError, match="limit name"):
             make(name, 1)

@@ -34,7 +34,7 @@ def problems(folder: Path, text: str, name: str = "limits.yaml") -> list[str]:
     return [problem.removeprefix(f"{folder / name}:") for problem in refused.value.problems]
 
 
-def test_the_example() -> None:
+def test_example_file_is_read_with_all_it_declares() -> None:
     declaration = read_limits_file(EXAMPLE)
     acme = declaration.entities["acme"]
     assert (acme.name, acme.parent_id, acme.cascade, acme.metadata) == ("Acme", "holding", True, {"plan": "pro"})

@@ -67,7 +67,9 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     "block", [block for block in PROGRAMS if block.info != "python no-run"], ids=lambda block: block.name
 )
 @pytest.mark.usefixtures("alone")
-def test_snippet(block: Block, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+def test_every_python_block_runs_and_prints_what_the_page_shows(
+    block: Block, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
     urls = {}
     if REDIS in block.source:
         server = request.getfixturevalue("redis_server")

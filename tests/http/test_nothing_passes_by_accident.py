@@ -150,7 +150,7 @@ class TestBadCosts:
             else:
                 assert left == 100
 
-    def test_coroutine_functions(self) -> None:
+    def test_cost_by_a_coroutine_function_is_awaited_and_checked(self) -> None:
         async def cost(call: Any) -> int:
             return int(call.header("x-batch-size") or 1)
 

@@ -152,7 +152,7 @@ def test_a_store_that_is_away_is_told_once_for_all_callers(caplog: pytest.LogCap
     assert len(told) == 1
 
 
-def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans_module, "_CAPACITY", 10)
     plans = Plans(PLANS, lambda call: call.caller)
     with gate(*RULES, plans=plans) as opened:
@@ -174,7 +174,7 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         {"plans": PLANS, "of": {}, "timeout": float("inf")},
     ],
 )
-def test_mistakes_are_named(settings: dict[str, Any]) -> None:
+def test_bad_settings_of_plans_are_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"'pro'|of must be|'por'|ttl|timeout"):
         Plans(**settings)
 

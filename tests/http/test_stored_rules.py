@@ -79,7 +79,7 @@ def stored_gate(limiter: SyncRateLimiter, **settings: Any) -> SyncGate:
     return SyncGate(Engine(limiter, "stored", **settings))
 
 
-def test_they_hold(stored: Stored) -> None:
+def test_stored_rules_and_plans_are_obeyed(stored: Stored) -> None:
     stored.put(RULES)
     with SyncRateLimiter(stored.url) as limiter:
         gate = stored_gate(limiter)

@@ -173,7 +173,7 @@ def test_the_end_of_one_that_fails_does_not_keep_the_others(caplog: pytest.LogCa
         store.error = None
 
 
-def test_tasks_too(clock: ManualClock) -> None:
+def test_coroutines_take_several_dimensions_all_or_nothing(clock: ManualClock) -> None:
     async def scenario() -> None:
         async with RateLimiter("memory://", clock=clock) as limiter:
             wish = {"a#m": {"rpm": 10, "parallel": 1}, "b#m": None}

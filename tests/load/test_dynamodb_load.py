@@ -194,7 +194,7 @@ def test_dynamodb_one_is_killed(
 
 
 @seeds
-def test_dynamodb_in_shards(
+def test_dynamodb_bucket_that_is_split_under_load_oversells_nothing(
     seed: int, url: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """The hot bucket is split again and again under the hands of those who use it."""

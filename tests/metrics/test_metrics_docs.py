@@ -15,7 +15,7 @@ def row(one: Instrument) -> str:
     return f"| `{one.prometheus_name}` | `{one.name}` | {one.kind} | {labels} | {one.help} |"
 
 
-def test_the_table() -> None:
+def test_table_of_metrics_in_the_docs_is_complete() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `headgate_")]
     assert rows == [row(one) for one in INSTRUMENTS]
 

@@ -85,7 +85,7 @@ def test_what_is_told_of_an_entity() -> None:
     assert report.as_dict(top=1)["entities"] == [loud.as_dict()]
 
 
-def test_levels_and_ancestors() -> None:
+def test_replay_resolves_levels_and_ancestors_as_the_limiter_does() -> None:
     declaration = Declaration(
         namespace="tried",
         system={"rpm": RPM},
@@ -135,7 +135,7 @@ def test_several_logs_are_one(tmp_path: Any) -> None:
     assert both.moments == together.moments
 
 
-def test_nothing_was_asked() -> None:
+def test_replay_of_no_requests_is_an_empty_report() -> None:
     report = replay(limited(rpm=RPM), [])
     assert (report.requests, report.refused_share, report.moments) == (0, 0.0, [])
     ElementTree.fromstring(picture(report))

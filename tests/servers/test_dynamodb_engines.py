@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest) -> type[Engine]:
 
 
 class TestEngine:
-    def test_it_answers(self, dynamodb_engine: Engine) -> None:
+    def test_every_engine_updates_and_reads_an_item(self, dynamodb_engine: Engine) -> None:
         with closing(dynamodb_engine.client()) as client:
             table = create_table(client)
             client.update_item(**adding(table, 3))
@@ -89,7 +89,7 @@ class TestEngine:
             assert table in tables(engine)
             assert table not in tables(engine, aws_access_key_id="123456789012")
 
-    def test_two_at_once(self, kind: type[Engine], request: pytest.FixtureRequest) -> None:
+    def test_two_engines_of_a_kind_share_no_tables(self, kind: type[Engine], request: pytest.FixtureRequest) -> None:
         first: Engine = request.getfixturevalue(request.node.callspec.params["kind"])
         with kind() as second, closing(second.client()) as client:
             assert second.port != first.port
@@ -219,7 +219,7 @@ def report(*pids):
                 if lives(pid):
                     os.kill(pid, signal.SIGKILL)
 
-    def test_it_is_killed(self, kind: type[Engine]) -> None:
+    def test_engine_and_folder_go_with_a_killed_process(self, kind: type[Engine]) -> None:
         self.check(f"engine = {kind.__name__}()\nreport()")
 
     def test_it_is_killed_while_a_function_runs(self, own_ministack: Ministack) -> None:
@@ -229,7 +229,9 @@ def report(*pids):
 
 
 class TestNotInstalled:
-    def test_nothing_was_fetched(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_engine_that_was_not_fetched_says_how_to_get_it(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("HEADGATE_ENGINES", str(tmp_path))
         for kind in (DynamoDBLocal, Dynoxide):
             with pytest.raises(NotInstalledError, match=f"^{kind.name} is not in {tmp_path.name}: `make servers`"):

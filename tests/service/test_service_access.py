@@ -43,7 +43,7 @@ def test_nothing_is_open_by_mistake() -> None:
 
 
 @pytest.mark.parametrize("operation", NEEDED, ids=lambda one: f"{one.method} {one.path}")
-def test_each_scope(operation: Operation, clients: dict[str | None, httpx.Client]) -> None:
+def test_every_operation_needs_its_scope(operation: Operation, clients: dict[str | None, httpx.Client]) -> None:
     for name in (None, *SCOPES):
         answer = clients[name].request(operation.method, place(operation), json={})
         check_answer(answer)
@@ -144,7 +144,7 @@ class TestFiles:
         path.write_text(text)
         return load_tokens(path, environment)
 
-    def test_hashes_and_variables(self, tmp_path: Path) -> None:
+    def test_tokens_are_read_from_hashes_and_environment_variables(self, tmp_path: Path) -> None:
         made = new_token()
         tokens = self.load(
             tmp_path, self.GOOD + "  - name: b\n    token_env: B\n    scopes: [admin]\n", B=made, OTHER="x"

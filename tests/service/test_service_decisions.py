@@ -111,7 +111,7 @@ def test_slots_of_an_ancestor_alone_need_a_lease_that_was_asked_for(api: Api, en
     assert api.available(entity) == {"n": 1}
 
 
-def test_waiting(api: Api, service: ServeProcess, entity: str) -> None:
+def test_acquire_with_max_wait_waits_and_else_is_refused(api: Api, service: ServeProcess, entity: str) -> None:
     fast = "n=20/second burst 1"
     for _ in range(3):
         waited = api.post("/v1/acquire", ask(entity, fast, max_wait=5))
@@ -206,7 +206,7 @@ class TestRules:
         login = {"method": "POST", "path": "/login", kind: name if kind == "address" else entity}
         assert [api.post("/v1/check", login)["allowed"] for _ in range(3)] == [True, True, False]
 
-    def test_a_stored_plan(self, api: Api, entity: str) -> None:
+    def test_check_uses_the_stored_plan_of_the_caller(self, api: Api, entity: str) -> None:
         api.post("/v1/entities", {"entity_id": f"user:{entity}", "metadata": {"plan": "pro"}}, status=201)
         login = {"method": "POST", "path": "/login", "user": entity}
         assert [api.post("/v1/check", login)["allowed"] for _ in range(6)] == [True] * 5 + [False]

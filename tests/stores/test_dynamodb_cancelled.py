@@ -122,7 +122,7 @@ def test_while_it_is_under_way(coalesce: bool, times: int, stage: str, scene: Sc
 
 @coalesced
 @pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems", "UpdateItem"])
-def test_a_cascade(coalesce: bool, operation: str, scene: Scene) -> None:
+def test_cancelled_cascade_gives_back_on_every_level(coalesce: bool, operation: str, scene: Scene) -> None:
     """The first one reads and is written in a transaction, the next ones are written item by item."""
     family = scene.family()
 

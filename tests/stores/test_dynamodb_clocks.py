@@ -76,7 +76,7 @@ def pair(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("first", ["behind", "ahead"])
-def test_an_hour(pair: Pair, first: str) -> None:
+def test_clocks_an_hour_apart_admit_no_more_than_one_hour_extra(pair: Pair, first: str) -> None:
     """Both take whatever there is, in either order."""
     limiters = [pair.behind, pair.ahead] if first == "behind" else [pair.ahead, pair.behind]
     for _ in range(30):
@@ -129,7 +129,7 @@ def test_the_one_behind_writes_first_and_last(pair: Pair) -> None:
 
 @both_kinds
 class TestStepped:
-    def test_back(self, kind: str, scene: Scene) -> None:
+    def test_clock_stepped_back_waits_as_of_the_last_write(self, kind: str, scene: Scene) -> None:
         entity, clock = new_entity(), ManualClock(NOW_MS)
         with limiter_of(kind, scene.url, clock=clock) as limiter:
             assert take(limiter, entity, 5000, LIMIT)

@@ -27,7 +27,7 @@ def scene(table: Table) -> Iterator[Scene]:
 
 
 @both_kinds
-def test_a_storm(kind: str, scene: Scene) -> None:
+def test_contending_limiters_admit_exactly_the_limit_and_all_are_answered(kind: str, scene: Scene) -> None:
     """Limiters that know nothing of each other, close to the limit: as many pass as can, and all are answered."""
     entity, limit = new_entity(), fixed(40)
     admitted: list[bool] = []

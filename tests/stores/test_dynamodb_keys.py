@@ -155,7 +155,9 @@ def test_limits_are_flat_numbers_in_tokens_and_seconds() -> None:
     st.booleans(),
     st.dictionaries(st.text(max_size=3), st.none() | st.floats(allow_nan=False) | st.lists(st.integers()), max_size=3),
 )
-def test_entities_come_back(name: str | None, parent_id: str | None, cascade: bool, metadata: dict[str, Any]) -> None:
+def test_entity_items_are_read_back_as_written(
+    name: str | None, parent_id: str | None, cascade: bool, metadata: dict[str, Any]
+) -> None:
     value = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
     home = home_of("n/entity#ann", NS)
     item = home.item(value, 1, None)

@@ -114,7 +114,7 @@ def test_only_an_active_namespace_can_be_used(driven: Driven) -> None:
     assert listed.status == "deleted"
 
 
-def test_listing(driven: Driven) -> None:
+def test_namespaces_are_listed_by_name_in_pages(driven: Driven) -> None:
     ids = {name: driven.run(namespaces(driven).id_plan(name)) for name in ("c", "a", "b")}
     ours = namespaces(driven)
     first = driven.run(ours.list_plan(limit=2))

@@ -158,7 +158,7 @@ class TestOneLimiter:
 class TestLimits:
     """4: limits that come with the call, and stored ones that are lowered, reach a bucket that is in use."""
 
-    def test_with_the_call(self, kind: str, scene: Scene) -> None:
+    def test_limits_of_a_call_are_obeyed_on_a_live_bucket(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as one, limiter_of(kind, scene.url) as other:
             for limiter in (one, other):
@@ -180,7 +180,7 @@ class TestLimits:
             (bucket,) = scene.direct.get_buckets(entity)
             assert (bucket.limit.capacity, bucket.available) == (5, 4)
 
-    def test_lowered_ones(self, kind: str, scene: Scene) -> None:
+    def test_lowered_stored_limits_are_obeyed_on_a_live_bucket(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as one, limiter_of(kind, scene.url, config_cache_ttl=0) as other:
             one.set_limits(entity, [Limit.per_day("n", 100)])
@@ -191,7 +191,7 @@ class TestLimits:
             assert [bool(other.try_acquire(entity, "r", {"n": 1})) for _ in range(4)] == [True] * 3 + [False]
             assert not one.try_acquire(entity, "r", {"n": 1})
 
-    def test_lowered_defaults(self, kind: str, scene: Scene) -> None:
+    def test_lowered_resource_defaults_are_obeyed_on_a_live_bucket(self, kind: str, scene: Scene) -> None:
         entity, resource = new_entity(), new_entity("resource")
         with limiter_of(kind, scene.url, config_cache_ttl=0) as other:
             scene.direct.set_resource_defaults(resource, [Limit.per_day("n", 100)])

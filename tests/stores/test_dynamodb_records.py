@@ -305,7 +305,7 @@ def test_limits_are_never_older_than_their_revision(store: Store) -> None:
 # Writing
 
 
-def test_what_is_sent(store: Store) -> None:
+def test_each_write_of_records_sends_as_few_operations_as_possible(store: Store) -> None:
     store.write(Put("n/a", {}, ABSENT))
     assert store.driven.operations() == ["PutItem"]
     store.write(Put("n/a", {}))

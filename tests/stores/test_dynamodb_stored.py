@@ -187,7 +187,7 @@ class TestOnEveryEngine:
         with pytest.raises(ValidationError, match="audited"):
             client.list("acme/audited#")
 
-    def test_what_is_stored(self, driven: Driven, client: Client) -> None:
+    def test_stored_namespaces_are_listed_counted_and_purged(self, driven: Driven, client: Client) -> None:
         client.fill("acme", 6)
         client.fill("other", 3)
         driven.put(PK={"S": "gone/ENTITY#e"}, SK={"S": "#META"}, GSI4PK={"S": "gone"}, GSI4SK={"S": "gone/ENTITY#e"})

@@ -209,7 +209,7 @@ def test_server_that_rejects_headgate_is_an_error_under_every_outage_policy(
         assert limiter.breaker_state == "closed"
 
 
-def test_nobody_there() -> None:
+def test_refused_connection_is_unavailable() -> None:
     refused = pytest.raises(RateLimiterUnavailable, match=r"cannot be reached.*refused")
     with SyncRateLimiter("postgresql://headgate@127.0.0.1:9/postgres") as limiter, refused:
         limiter.try_acquire("e", "r", {"n": 1}, [fixed(10)])

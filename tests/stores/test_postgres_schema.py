@@ -53,7 +53,7 @@ def test_set_up_by_many_at_once(postgres_server: PostgresServer, schema: str) ->
     assert postgres_server.execute("SELECT version FROM fresh.version") == [(VERSION,)]
 
 
-def test_schemas_are_apart(postgres_server: PostgresServer, schema: str) -> None:
+def test_two_schemas_share_no_buckets(postgres_server: PostgresServer, schema: str) -> None:
     other = f"{postgres_server.url}?schema={schema}"
     setup(other)
     with SyncRateLimiter(emptied(postgres_server)) as one, SyncRateLimiter(other) as another:

@@ -197,7 +197,7 @@ class TestDead:
                 limiter.try_acquire(child, r, {"n": 1}, [TEN], max_wait=max_wait)
             assert [used(limiter, one, r) for one in (child, grandparent)] == [0, 0]
 
-    def test_it_comes_back(self, damaged_cluster: RedisCluster, r: str) -> None:
+    def test_calls_work_again_when_a_dead_node_is_back(self, damaged_cluster: RedisCluster, r: str) -> None:
         dead, *_ = entities_of(damaged_cluster)
         url = url_of(damaged_cluster)
         with opened("sync", url) as first, opened("async", url) as second:

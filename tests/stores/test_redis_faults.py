@@ -182,7 +182,7 @@ class TestUnwilling:
             assert [limiter.available(one, "r", [TEN]) for one in ("e", "org")] == [{"n": 9}] * 2
             assert limiter.try_acquire("e", "r", {"n": 1}, [TEN])
 
-    def test_a_replica(self, kind: str, own_redis_server: RedisServer) -> None:
+    def test_a_replica_is_unavailable_and_the_error_says_why(self, kind: str, own_redis_server: RedisServer) -> None:
         self.check(
             kind,
             own_redis_server,
@@ -201,7 +201,9 @@ class TestUnwilling:
             "MASTERDOWN.*Link with MASTER is down",
         )
 
-    def test_too_few_replicas(self, kind: str, own_redis_server: RedisServer) -> None:
+    def test_too_few_replicas_are_unavailable_and_the_error_says_why(
+        self, kind: str, own_redis_server: RedisServer
+    ) -> None:
         self.check(
             kind,
             own_redis_server,
@@ -210,7 +212,7 @@ class TestUnwilling:
             "NOREPLICAS.*min-replicas-to-write asks for, and nothing was changed",
         )
 
-    def test_memory_is_full(self, kind: str, own_redis_server: RedisServer) -> None:
+    def test_full_memory_is_unavailable_and_the_error_says_why(self, kind: str, own_redis_server: RedisServer) -> None:
         self.check(
             kind,
             own_redis_server,
@@ -235,7 +237,7 @@ class TestUnwilling:
             assert {child: used(limiter, child) for child in children} == load.admitted
             assert used(limiter, "org") == load.admitted.total()
 
-    def test_still_loading(self, kind: str, redis_installed: None) -> None:
+    def test_a_server_still_loading_is_unavailable_until_it_is_ready(self, kind: str, redis_installed: None) -> None:
         slowly = {"key-load-delay": "500", "loading-process-events-interval-bytes": "1024"}
         with RedisServer(options=slowly) as server, opened(kind, server.url) as limiter:
             assert limiter.try_acquire("e", "r", {"n": 1}, [TEN])

@@ -189,7 +189,9 @@ class TestClosedAtRest:
                 call()
             assert left(limiter) == 8
 
-    def test_all_of_many(self, kind: str, coalesce: bool, own_redis_server: RedisServer) -> None:
+    def test_connections_closed_at_rest_cost_no_call(
+        self, kind: str, coalesce: bool, own_redis_server: RedisServer
+    ) -> None:
         with opened(kind, own_redis_server.url, coalesce=coalesce) as limiter:
             for _ in range(3):
                 assert all(limiter.together([("try_acquire", ("e", "r", {"n": 1}, [MANY]))] * 8))

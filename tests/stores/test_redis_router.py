@@ -35,7 +35,7 @@ from headgate.stores.redis.script import SETTLE
 
 
 class TestOneServer:
-    def test_a_reply(self) -> None:
+    def test_commands_are_answered_in_order(self) -> None:
         play = deliver(new_router(), again("x"), once("y"), by=in_turn([1, 2]))
         assert play.replies == [1, 2]
         assert play.sent == [(A, ("x",)), (A, ("y",))]

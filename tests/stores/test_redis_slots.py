@@ -248,7 +248,9 @@ class TestTenThousand:
 
 
 class TestKeys:
-    def test_names(self, store: Store, server: RedisServer, clustered: Store, cluster: RedisCluster) -> None:
+    def test_keys_of_slots_lie_beside_their_row(
+        self, store: Store, server: RedisServer, clustered: Store, cluster: RedisCluster
+    ) -> None:
         for each in (store, clustered):
             assert do(each, None, TAKE, "a", (THREE, 1)).allowed
         assert keys(server) == {ROW, HOLDERS}
@@ -315,7 +317,7 @@ class TestForgotten:
     """A server that evicts takes some of it away. Nobody is kept out for ever, and nothing fails."""
 
     @pytest.mark.parametrize("key", [ROW, HOLDERS, AMOUNTS])
-    def test_the_rest_heals(self, store: Store, server: RedisServer, key: str) -> None:
+    def test_evicted_key_of_slots_keeps_no_one_out_for_ever(self, store: Store, server: RedisServer, key: str) -> None:
         for lease_id in "ab":
             do(store, START, TAKE, lease_id, (Limit.concurrent("s", 4, ttl=60), 2))
         assert server.command("DEL", key) == 1
@@ -405,7 +407,7 @@ class TestCluster:
         child, parent = (on_server(cluster, server, name)[0] for name, server in zip("cp", cluster.servers))
         return f"n/{child}#r", f"n/{parent}#r"
 
-    def test_all_or_nothing(self, clustered: Store, chain: tuple[str, str]) -> None:
+    def test_request_over_nodes_with_slots_is_all_or_nothing(self, clustered: Store, chain: tuple[str, str]) -> None:
         mixed = ((TEN, 4), (ONE, 1))
         assert ask(clustered, START, wish(TAKE, "a", *mixed, keys=chain)) == [(True, 0)]
         refused = do(clustered, START, TAKE, "b", *mixed, keys=chain)
@@ -436,7 +438,9 @@ class TestCluster:
         assert (answer.allowed, answer.wait_ms, answer.levels) == (False, None, [(2000, 0), (1000, None)])
         assert holders(clustered) == {"a": (1000, later + HOUR_MS)}
 
-    def test_deleted_everywhere(self, clustered: Store, cluster: RedisCluster, chain: tuple[str, str]) -> None:
+    def test_deleting_buckets_removes_their_slots_on_every_node(
+        self, clustered: Store, cluster: RedisCluster, chain: tuple[str, str]
+    ) -> None:
         assert do(clustered, START, TAKE, "a", (FOR_AN_HOUR, 2), (ONE, 1), keys=chain).allowed
         clustered.delete_buckets(chain)
         assert not keys(*cluster.servers)

@@ -73,7 +73,7 @@ def test_what_is_wrong_and_what_to_do(limiter: Any, url: str, told: str) -> None
 
 
 @pytest.mark.parametrize(("url", "told"), WRONG)
-def test_without_the_password(url: str, told: str) -> None:
+def test_errors_about_a_url_show_no_password(url: str, told: str) -> None:
     scheme, _, rest = url.partition("://")
     with pytest.raises(ValidationError) as caught:
         read_url(f"{scheme}://user:{SECRET}@{rest}")

@@ -65,7 +65,7 @@ class TestKeys:
             ("namespace", "headgate:{default}:acme:bob#api/v1"),
         ],
     )
-    def test_beside_the_row(
+    def test_usage_of_past_hours_lies_beside_its_row(
         self, server: RedisServer, redis_cluster: RedisCluster, where: str, together: str, row: str
     ) -> None:
         servers = [server] if where == "server" else redis_cluster.servers

@@ -113,7 +113,7 @@ def code_of(client: Client, *asked: Any) -> grpc.StatusCode:
     return code
 
 
-def test_there_are_bounds(running: Running, pool: ThreadPoolExecutor) -> None:
+def test_large_requests_and_too_many_at_once_are_refused(running: Running, pool: ThreadPoolExecutor) -> None:
     large = descriptor({"remote_address": b"x" * 1000})
     assert code_of(running.client, large) is grpc.StatusCode.RESOURCE_EXHAUSTED
     both = [pool.submit(running.client.ask, ONE) for _ in range(2)]

@@ -224,7 +224,7 @@ def test_who_decides_here_knows_at_once(served: ServeProcess, boss: Site) -> Non
         assert api.post("/v1/acquire", json=ask).json()["allowed"]
 
 
-def test_changes_in_words() -> None:
+def test_changes_of_limits_are_put_in_words() -> None:
     before = [Limit.per_minute("a", 100), Limit.per_minute("b", 10), Limit.per_minute("d", 5), Limit.concurrent("s", 4)]
     after = [Limit.per_minute("a", 150, burst=100), Limit.per_minute("c", 1), Limit.per_minute("d", 5)]
     after.append(Limit.concurrent("s", 2))

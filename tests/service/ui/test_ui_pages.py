@@ -74,7 +74,7 @@ def test_metadata_that_cannot_be(metadata: str, entity: str, boss: Site) -> None
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
-def test_ids_in_paths(odd: str, boss: Site) -> None:
+def test_entity_ids_of_all_characters_work_in_paths(odd: str, boss: Site) -> None:
     assert odd in text_of(boss.get(path_of(odd)))
     form = boss.get("/ui/limits/edit", entity=odd)
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="3/hour"), "/ui/limits/edit")
@@ -82,7 +82,7 @@ def test_ids_in_paths(odd: str, boss: Site) -> None:
 
 
 @pytest.mark.parametrize("resource", ODD_RESOURCES)
-def test_resources_in_links(resource: str, entity: str, boss: Site) -> None:
+def test_resources_of_all_characters_work_in_links(resource: str, entity: str, boss: Site) -> None:
     form = boss.get("/ui/limits/edit", entity=entity, resource=resource)
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="3/hour"), "/ui/limits/edit")
     page = boss.get(path_of(entity))
