@@ -124,7 +124,7 @@ def test_exporting_and_applying_is_nothing(inside: Cli, file: Path, tmp_path: Pa
     assert "cannot be written: Is a directory" in inside.error("export", "-o", str(tmp_path))
 
 
-def test_ids_that_are_hashed(inside: Cli, file: Path) -> None:
+def test_apply_with_hashed_ids_shows_no_plain_id(inside: Cli, file: Path) -> None:
     file.write_text("entities:\n  a b@c: {name: Secret}\n")
     assert "is not allowed" in inside.error("apply", "-f", str(file))
     shown = inside("apply", "-f", str(file), "--hash-entity-ids").stdout

@@ -93,7 +93,7 @@ def endpoint(ministack: Engine, aws_credentials: str) -> list[str]:
     return ["--region", "us-east-1", "--endpoint-url", ministack.endpoint_url]
 
 
-def test_deploy_status_update_delete(cli: Cli) -> None:
+def test_stack_is_deployed_shown_updated_and_deleted(cli: Cli) -> None:
     limits = ("--name", "limits", *cli.place)
     made = cli("deploy", *limits, "--batch-window-seconds", "0", "--tag", "team=platform")
     assert made.stdout.startswith("created: limits\n")

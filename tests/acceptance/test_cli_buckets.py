@@ -33,7 +33,7 @@ def test_buckets_are_shown_until_they_are_full(inside: Cli) -> None:
     assert inside.json("buckets", "nobody") == []
 
 
-def test_slots_in_the_shell(inside: Cli) -> None:
+def test_slots_are_set_checked_and_shown(inside: Cli) -> None:
     inside("limits", "set", "openai", "parallel=2 concurrent ttl 90s", "rpm=500/minute", "--resource", "gpt-4o")
     limits = inside.json("limits", "get", "openai", "--resource", "gpt-4o")["limits"]
     assert [limit["limit"] for limit in limits] == ["2 concurrent ttl 90s", "500/minute"]
@@ -59,7 +59,7 @@ def test_watching_on_a_terminal_until_interrupted(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_watching_in_a_pipe(cli: Cli, as_json: bool) -> None:
+def test_watch_in_a_pipe_prints_one_report_after_the_other(cli: Cli, as_json: bool) -> None:
     with cli.limiter() as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 40}, [Limit.per_day("rpm", 50)])
     arguments = ["buckets", "acme", "--watch", "--every", "0.1", *(["--json"] if as_json else [])]

@@ -71,7 +71,7 @@ def test_read_only_leaves_no_trace(inside: Cli) -> None:
     assert inside.json("namespace", "list") == []
 
 
-def test_limits_that_cannot_work(inside: Cli) -> None:
+def test_limits_that_cannot_work_are_a_warning_with_advice(inside: Cli) -> None:
     inside("namespace", "register", "default")
     assert "headgate system set" in _advice(inside.json("doctor"), "limits")
     inside("limits", "set", "acme", "usd=0.5/day", "--resource", "llm")
@@ -216,7 +216,7 @@ def test_clocks_that_do_not_agree(stepped_redis_server: RedisServer, tmp_path: P
 
 
 @pytest.mark.usefixtures("aws_credentials")
-def test_a_table_of_dynamodb(ministack: Engine, tmp_path: Path) -> None:
+def test_doctor_of_a_dynamodb_table_says_how_to_make_it(ministack: Engine, tmp_path: Path) -> None:
     pytest.importorskip("boto3")
     cli = Inside(tmp_path, ministack.url("doctor"))
     assert "headgate aws deploy" in _advice(cli.json("doctor", code=1), "store")

@@ -67,7 +67,7 @@ def test_usage_of_an_entity_has_nothing_of_other_entities_or_namespaces(used: Pl
     assert [one.consumed for one in read(used, "hour", *whole, resource="api/v1")] == [{"rpm": 77}]
 
 
-def test_more_than_one_page(used: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_read_over_all_pages(used: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def small(params: dict[str, Any], **_: Any) -> None:
         params["Limit"] = 2
 
@@ -99,6 +99,6 @@ def test_summary_is_total_average_and_peak_of_the_range(used: Play) -> None:
         ({"resource": ""}, "resource '' is not allowed"),
     ],
 )
-def test_what_makes_no_sense(play: Play, change: dict[str, Any], why: str) -> None:
+def test_bad_ranges_of_usage_are_refused_with_the_reason(play: Play, change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         read(play, **{"window": "hour", "start": START, "end": START + timedelta(hours=1), **change})

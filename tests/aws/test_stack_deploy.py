@@ -241,7 +241,7 @@ def test_what_is_wrong_is_a_problem(alone: Site) -> None:
     assert "expiry" not in str(here.stack.status().problems)
 
 
-def test_names_that_cannot_be() -> None:
+def test_bad_names_of_a_stack_are_refused() -> None:
     for name in ("a", "1st", "under_score", "x" * 49):
         with pytest.raises(ValidationError, match="3 to 48"):
             Stack(name, region="eu-west-1")

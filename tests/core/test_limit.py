@@ -67,7 +67,7 @@ def test_parse_reads_every_spelling_of_a_limit(spec: str, expected: Limit) -> No
         "10/minute concurrent",
     ],
 )
-def test_what_cannot_be_parsed(spec: Any) -> None:
+def test_a_bad_spelling_is_refused_with_an_example(spec: Any) -> None:
     with pytest.raises(ValidationError, match="100/minute") as caught:
         Limit.parse("x", spec)
     assert repr(spec) in str(caught.value)
@@ -95,7 +95,7 @@ def test_every_limit_survives_its_spelling_its_dict_and_pickle(limit: Limit) -> 
     "value", [0, -1, float("nan"), float("inf"), 10**12 + 1, 0.0001, "5", None, True, Decimal("0.0005")]
 )
 @pytest.mark.parametrize("field", ["capacity", "refill_amount"])
-def test_amounts_out_of_range(field: str, value: Any) -> None:
+def test_amounts_out_of_range_are_refused_by_field(field: str, value: Any) -> None:
     arguments: dict[str, Any] = {"capacity": 1, "refill_amount": 1, "refill_period_seconds": 1, field: value}
     with pytest.raises(ValidationError, match=field) as caught:
         Limit("x", **arguments)
@@ -103,13 +103,13 @@ def test_amounts_out_of_range(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), 0.0005, 366 * 86_400 + 1, "1", None])
-def test_periods_out_of_range(value: Any) -> None:
+def test_periods_out_of_range_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError, match="refill_period_seconds"):
         Limit("x", 1, 1, value)
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1.5, 0.001, float("nan"), 10**12 + 1, "5", None, True])
-def test_slots_out_of_range(slots: Any) -> None:
+def test_slots_out_of_range_are_refused(slots: Any) -> None:
     with pytest.raises(ValidationError, match="slots of limit 'x'") as caught:
         Limit.concurrent("x", slots)
     assert repr(slots) in str(caught.value)

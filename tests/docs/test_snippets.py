@@ -22,6 +22,7 @@ from doc_pages import BLOCKS, Block
 
 import headgate.stores
 import headgate.stores.memory
+from conformance_parts import LimiterElsewhere, Threads
 from headgate.testing.conformance import StoreConformance
 
 EXPECTED = re.compile(r"^.*\bprint\(.*# -> (.*)$", re.MULTILINE)
@@ -97,7 +98,7 @@ def test_few_blocks_are_not_run() -> None:
     assert len(skipped) <= 3, f"too many blocks are not run: {[block.name for block in skipped]}"
 
 
-class TestTheStoreOfTheGuide(StoreConformance):
+class TestTheStoreOfTheGuide(Threads, LimiterElsewhere, StoreConformance):
     """docs/stores.md shows a whole store. It is one."""
 
     histories = 10

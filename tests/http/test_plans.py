@@ -192,7 +192,7 @@ def test_a_plan_under_which_a_rule_makes_no_sense_is_refused_at_start(plan: dict
         gate(rule, plans=Plans({"small": plan}, {})).__enter__()
 
 
-def test_plans_in_a_file(tmp_path: Path) -> None:
+def test_plans_of_a_file_are_obeyed(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("rules: [{id: search, limits: 2/minute}]\nplans: {pro: {search: 5/minute}}\n")
     with SyncRateLimiter("memory://") as limiter:
@@ -249,7 +249,7 @@ class TestProviderThatHangs:
             assert sum(opened.passing(9, "/search")) == 3
             provider.free.set()
 
-    def test_leaves_what_was_known(self, time: Time) -> None:
+    def test_leaves_the_plan_that_was_known_before(self, time: Time) -> None:
         provider = Provider()
         provider.free.set()
         plans = Plans(PLANS, provider, ttl=60, timeout=0.05)

@@ -210,7 +210,7 @@ def test_a_rule_is_a_value() -> None:
         rule.id = "y"  # type: ignore[misc]
 
 
-def test_what_is_left_out() -> None:
+def test_rule_has_defaults_for_all_but_its_id() -> None:
     rule = Rule("x")
     assert (rule.path, rule.method, rule.limits, rule.priority, rule.cost) == ("/**", None, None, 0, 1)
     assert (rule.shadow, rule.per, rule.also, rule.decides) == (False, "caller", False, True)

@@ -89,7 +89,7 @@ def test_stored_rules_and_plans_are_obeyed(stored: Stored) -> None:
         assert passing(gate, 12, "/other") == 10
 
 
-def test_they_hold_for_tasks(stored: Stored) -> None:
+def test_stored_rules_are_obeyed_by_coroutines(stored: Stored) -> None:
     stored.put(RULES)
 
     async def main() -> list[bool]:
@@ -185,7 +185,7 @@ def test_where_there_are_none_everything_passes(stored: Stored, caplog: pytest.L
 @pytest.mark.parametrize(
     "rules", [[{"id": "search", "path": "/search", "colour": "red"}], [{"id": "search", "limits": "2/fortnight"}]]
 )
-def test_those_that_nobody_understands(
+def test_stored_rules_of_a_newer_format_leave_those_known_before(
     stored: Stored, later: Callable[[float], None], caplog: pytest.LogCaptureFixture, rules: list[Any]
 ) -> None:
     stored.put(RULES)

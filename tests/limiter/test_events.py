@@ -148,7 +148,7 @@ def test_a_callback_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("kind", [SyncRateLimiter, RateLimiter])
 @pytest.mark.parametrize("bad", ["print", 1, []])
-def test_what_is_no_callback(kind: Any, bad: Any) -> None:
+def test_on_event_that_cannot_be_called_is_refused(kind: Any, bad: Any) -> None:
     with pytest.raises(ValidationError, match="on_event"):
         kind("memory://", on_event=bad)
 

@@ -118,7 +118,7 @@ def test_when_nothing_passes_and_for_how_long(limiter: Any, response: Any, secon
     assert limiter.time_until_available("v", "m", {"rpm": 1}, LIMITS) == (seconds or 0.0)
 
 
-def test_a_response_without_headers(limiter: Any) -> None:
+def test_response_without_headers_is_refused(limiter: Any) -> None:
     with pytest.raises(ValidationError, match="headers"):
         limiter.sync_from_headers("v#m", object(), limits=LIMITS)
 

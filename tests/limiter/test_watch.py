@@ -135,7 +135,7 @@ class TestEveryWayToAsk:
             lease.consume(rpm=1)
         assert seen.news() == [("e", "r", "allowed")] * 2 + [("e", "r", "refused")]
 
-    def test_what_is_no_decision(self, limiter: Any, seen: Seen) -> None:
+    def test_invalid_calls_are_not_observed(self, limiter: Any, seen: Seen) -> None:
         limiter.try_acquire("e", "r", {"rpm": 1}, RPM)
         seen.news()
         wrong: list[Callable[[], Any]] = [
@@ -364,7 +364,7 @@ class TestWatchers:
         limiter.unwatch(broken)
 
     @pytest.mark.parametrize("bad", [None, print, object(), Seen])
-    def test_what_is_no_watcher(self, bad: Any) -> None:
+    def test_watcher_without_both_methods_is_refused(self, bad: Any) -> None:
         if bad is Seen:
             bad = type("Half", (), {"decided": Seen.decided})()
         with SyncRateLimiter("memory://") as limiter, pytest.raises(ValidationError, match=r"decided.*settled"):

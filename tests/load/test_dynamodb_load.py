@@ -181,7 +181,7 @@ def check(url: str, operations: dict[str, list[Operation]], record: Callable[[st
 
 
 @seeds
-def test_dynamodb_one_is_killed(
+def test_killed_process_on_dynamodb_oversells_nothing(
     seed: int, url: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with Workers(url, tmp_path, seed) as workers:

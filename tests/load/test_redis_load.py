@@ -173,7 +173,9 @@ def test_restarts_of_a_server_that_forgets(
 
 
 @seeds
-def test_faults_without_a_restart(seed: int, own_redis_server: RedisServer, tmp_path: Path, report: Report) -> None:
+def test_redis_faults_without_a_restart_oversell_nothing(
+    seed: int, own_redis_server: RedisServer, tmp_path: Path, report: Report
+) -> None:
     """Scripts forgotten, connections closed, answers lost, and a server that stands still, for short and for long."""
     server, chance, faults = own_redis_server, random.Random(seed), Faults()
     configure(server.url)

@@ -20,6 +20,6 @@ def test_table_of_metrics_in_the_docs_is_complete() -> None:
     assert rows == [row(one) for one in INSTRUMENTS]
 
 
-def test_the_labels_of_all() -> None:
+def test_common_labels_are_documented() -> None:
     for label in LIMITER_LABELS:
         assert f"`{label}`" in PAGE

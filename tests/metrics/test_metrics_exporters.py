@@ -88,7 +88,7 @@ ACTIONS = st.tuples(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(ACTIONS, max_size=25), st.sampled_from(["block", "allow", "local"]))
-def test_they_show_the_same(actions: list[tuple[str, str, int]], policy: Any) -> None:
+def test_both_exporters_show_the_same_numbers(actions: list[tuple[str, str, int]], policy: Any) -> None:
     store, places = away_store(), Places()
     held: list[Any] = []
     with SyncRateLimiter("away://", clock=ManualClock(), on_unavailable=policy) as limiter:

@@ -166,7 +166,7 @@ class TestTraffic:
         by_hour = Counter(request.at_ms // 3_600_000 % 24 for request in made)
         assert by_hour[14] > 4 * by_hour[2]
 
-    def test_it_is_a_log(self, tmp_path: Any) -> None:
+    def test_generated_traffic_is_read_back_from_its_log(self, tmp_path: Any) -> None:
         traffic = Traffic(seconds=300)
         for name in ("log.jsonl", "log.jsonl.gz"):
             count = write_traffic(traffic, str(tmp_path / name))
@@ -177,7 +177,7 @@ class TestTraffic:
     @pytest.mark.parametrize(
         "wrong", [{"entities": 0}, {"rate": 0}, {"rate": float("nan")}, {"burst": 0.5}, {"swing": 2}, {"seconds": 0}]
     )
-    def test_what_cannot_be_made(self, wrong: dict[str, Any]) -> None:
+    def test_bad_settings_of_traffic_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValidationError, match=f"{next(iter(wrong))} must be from"):
             Traffic(**wrong)
 

@@ -147,7 +147,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(recorded(tmp_path / "log")) == 10
 
 
-def test_it_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_log_is_written_before_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "_PAUSE_SECONDS", 0.01)
     path = tmp_path / "log"
     with RequestLog(path) as log:

@@ -97,7 +97,7 @@ class TestEngine:
             assert tables(second) == [table]
             assert table not in tables(first)
 
-    def test_from_start_to_end(self, kind: type[Engine]) -> None:
+    def test_engine_is_paused_resumed_killed_and_started_again(self, kind: type[Engine]) -> None:
         with kind() as engine:
             port, pid = engine.port, engine.pid
             impatient = Config(read_timeout=0.5, retries={"total_max_attempts": 1})
@@ -237,12 +237,12 @@ class TestNotInstalled:
             with pytest.raises(NotInstalledError, match=f"^{kind.name} is not in {tmp_path.name}: `make servers`"):
                 kind()
 
-    def test_there_is_no_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_java_is_named_with_its_version(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(NotInstalledError, match=r"^java is not installed: Java 17"):
             DynamoDBLocal()
 
-    def test_there_is_no_ministack(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_ministack_is_named_with_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("local_servers.dynamodb.engines.find_spec", lambda name: None)
         with pytest.raises(NotInstalledError, match=r"pip install 'headgate\[sandbox\]'"):
             Ministack()

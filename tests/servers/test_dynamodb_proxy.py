@@ -195,7 +195,9 @@ class TestLostReplies:
             hasty_call("update_item", **adding(table))
         assert total(direct, table) == 0
 
-    def test_the_reply_is_late(self, hasty_call: Call, proxy: Proxy, table: str, direct: Any) -> None:
+    def test_late_reply_times_out_after_the_engine_has_done_it(
+        self, hasty_call: Call, proxy: Proxy, table: str, direct: Any
+    ) -> None:
         proxy.delay(30)
         with pytest.raises(ReadTimeoutError):
             hasty_call("update_item", **adding(table))
@@ -212,7 +214,7 @@ class TestLostReplies:
         call("update_item", **adding(table))
         assert proxy.count() == 2
 
-    def test_there_is_no_engine(self, own_ministack: Engine, table: str) -> None:
+    def test_proxy_without_an_engine_closes_the_connection(self, own_ministack: Engine, table: str) -> None:
         with Proxy(own_ministack.endpoint_url) as proxy, closing(SyncClient(proxy)) as call:
             own_ministack.kill()
             with pytest.raises(ConnectionClosedError):

@@ -72,7 +72,7 @@ def test_every_operation_needs_its_scope(operation: Operation, clients: dict[str
         "Bearer \xff\xfe",
     ],
 )
-def test_what_is_no_token(service: ServeProcess, header: str) -> None:
+def test_malformed_authorization_is_a_401(service: ServeProcess, header: str) -> None:
     answer = httpx.get(f"{service.url}/v1/limits/system", headers=[(b"authorization", header.encode("latin-1"))])
     check_answer(answer)
     assert answer.status_code == 401
@@ -100,7 +100,7 @@ def test_a_token_sees_its_namespace_alone(api: Api, clients: dict[str | None, ht
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
-def test_what_everybody_may_see(service: ServeProcess, path: str) -> None:
+def test_public_pages_need_no_token(service: ServeProcess, path: str) -> None:
     with service.client() as client:
         assert client.get(path).status_code == 200
         assert client.head(path).status_code == 200

@@ -121,7 +121,7 @@ def test_a_body_that_is_not_json_is_a_415(service: ServeProcess, victim: str, ki
     assert answer.status_code == 415
 
 
-def test_json_by_any_spelling(service: ServeProcess, api: Api, entity: str) -> None:
+def test_content_type_of_json_is_accepted_in_any_spelling(service: ServeProcess, api: Api, entity: str) -> None:
     body = json.dumps({"entity_id": entity, "resource": "r", "limits": ["n=9/week"]})
     for kind in ("application/json; charset=utf-8", "Application/JSON"):
         assert send(service, "POST", "/v1/acquire", body, **{"content-type": kind}).status_code == 200
@@ -157,7 +157,7 @@ def test_a_length_that_is_a_lie(service: ServeProcess) -> None:
             assert connection.recv(1000).split()[1] in (b"400", b"413")
 
 
-def test_a_head_without_end(service: ServeProcess) -> None:
+def test_endless_head_of_a_request_is_cut_off(service: ServeProcess) -> None:
     for start in (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"GET /", b"GET /healthz HTTP/1.1\r\n"):
         with raw(service) as connection:
             connection.sendall(start)
@@ -237,7 +237,7 @@ def raw(service: ServeProcess) -> socket.socket:
         "/v1/leases/;/renew",
     ],
 )
-def test_paths_that_lead_nowhere(service: ServeProcess, victim: str, path: str) -> None:
+def test_unknown_path_is_a_404(service: ServeProcess, victim: str, path: str) -> None:
     answer = send(service, "POST", path, PLAIN.replace("VICTIM", victim))
     assert answer.status_code == 404
 
@@ -301,7 +301,7 @@ def test_a_forwarded_address_is_nobodys(api: Api, entity: str) -> None:
 @pytest.mark.parametrize(
     ("path", "status"), [("/a/../login", 422), ("/./login", 422), ("login", 422), ("http://x/login", 422), ("", 400)]
 )
-def test_paths_to_be_checked(api: Api, entity: str, path: str, status: int) -> None:
+def test_path_to_be_checked_has_its_status(api: Api, entity: str, path: str, status: int) -> None:
     api.post("/v1/check", {"method": "POST", "path": path, "user": entity}, status=status)
 
 
@@ -313,7 +313,7 @@ def test_keys_are_not_told(api: Api) -> None:
 
 
 class TestBounds:
-    def test_requests_in_a_time(self) -> None:
+    def test_requests_over_max_requests_are_a_429(self) -> None:
         async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
             return [await client.get("/v1/limits/system") for _ in range(3)] + [await client.get("/healthz")]
 

@@ -40,7 +40,7 @@ def test_children_come_in_pages(api: Api, entity: str) -> None:
     assert "cursor" in api.get(f"/v1/entities/{entity}/children", cursor="x", status=422)["detail"]
 
 
-def test_limits_at_every_level(api: Api, entity: str) -> None:
+def test_limits_are_stored_read_and_deleted_at_every_level(api: Api, entity: str) -> None:
     resource = f"models/{entity}"
     levels = {
         "system": "/v1/limits/system",

@@ -72,7 +72,7 @@ async def arrived(scene: Scene, writes: int) -> None:
 
 @coalesced
 @pytest.mark.parametrize("times", [1, 3])
-def test_before_it_was_sent(coalesce: bool, times: int, scene: Scene) -> None:
+def test_task_cancelled_before_its_request_was_sent_takes_nothing(coalesce: bool, times: int, scene: Scene) -> None:
     """Another's request is under way, or it is still being found out what the limits are."""
     entity = new_entity()
 
@@ -171,7 +171,7 @@ def test_while_it_is_being_given_back(coalesce: bool, stage: str, scene: Scene) 
 
 @coalesced
 @pytest.mark.parametrize("on_unavailable", ["block", "allow"])
-def test_while_nothing_is_known(coalesce: bool, on_unavailable: str, scene: Scene) -> None:
+def test_task_cancelled_without_a_reply_ends_cancelled(coalesce: bool, on_unavailable: str, scene: Scene) -> None:
     """No reply comes. The task ends cancelled all the same, and nothing goes on as if it had been allowed."""
     entity = new_entity()
 
@@ -189,7 +189,7 @@ def test_while_nothing_is_known(coalesce: bool, on_unavailable: str, scene: Scen
 
 
 @coalesced
-def test_a_timeout_around_it(coalesce: bool, scene: Scene) -> None:
+def test_acquire_that_times_out_gives_back_what_it_took(coalesce: bool, scene: Scene) -> None:
     entity = new_entity()
 
     async def scenario(limiter: RateLimiter) -> None:

@@ -142,7 +142,7 @@ class TestStepped:
             assert take(limiter, entity, 10, LIMIT)
             assert not take(limiter, entity, 1, LIMIT)
 
-    def test_back_after_a_look(self, kind: str, scene: Scene) -> None:
+    def test_clock_stepped_back_after_a_look_still_has_what_was_shown(self, kind: str, scene: Scene) -> None:
         """What was said to be there is still there: time does not run backwards for a limiter."""
         entity, clock = new_entity(), ManualClock(NOW_MS)
         with limiter_of(kind, scene.url, clock=clock) as limiter:
@@ -154,7 +154,7 @@ class TestStepped:
             assert take(limiter, entity, 10, LIMIT)
             assert not take(limiter, entity, 1, LIMIT)
 
-    def test_there_and_back_again(self, kind: str, scene: Scene) -> None:
+    def test_clock_stepped_to_and_fro_earns_an_hour_once(self, kind: str, scene: Scene) -> None:
         """What was earned in an hour that never was is had once, however often the clock goes there."""
         entity, clock = new_entity(), ManualClock(NOW_MS)
         with limiter_of(kind, scene.url, clock=clock) as limiter:

@@ -81,7 +81,7 @@ def test_namespaces_are_records_of_the_registry() -> None:
 @pytest.mark.parametrize(
     "key", ["n/entity#", "n/entity#a#b", "n/child#a", "n/limits#", "n/limits#system#x", "n/custom#r", "n/audited#a"]
 )
-def test_keys_without_a_place(key: str) -> None:
+def test_unknown_keys_of_records_are_refused(key: str) -> None:
     with pytest.raises(ValidationError, match=key):
         home_of(key, NS)
 

@@ -188,7 +188,9 @@ class TestLost:
                 assert scene.proxy.left == 0
                 assert scene.proxy.count(operation) >= 2
 
-    def test_one_of_a_batch(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_lost_reply_to_one_of_a_batch_leaves_the_others_answered(
+        self, kind: str, lose: Lose, done: bool, scene: Scene
+    ) -> None:
         """The others have their answers."""
         keys = [f"default/{new_entity()}#r" for _ in range(3)]
         with store_of(kind, scene.url) as store:

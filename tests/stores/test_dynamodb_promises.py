@@ -61,7 +61,9 @@ class TestOneLimiter:
             clock.advance(10.5)
             assert admitted(limiter, entity) == 10
 
-    def test_1_for_all_together(self, kind: str, scene: Scene, clock: ManualClock) -> None:
+    def test_1_limiters_that_believe_a_bucket_is_full_share_one_burst(
+        self, kind: str, scene: Scene, clock: ManualClock
+    ) -> None:
         """Each has last seen a bucket that must be full by now."""
         entity = new_entity()
         with limiter_of(kind, scene.url, clock=clock) as one, limiter_of(kind, scene.url, clock=clock) as other:

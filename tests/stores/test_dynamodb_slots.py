@@ -224,7 +224,9 @@ def test_slots_beside_a_bucket_of_many_shards_are_taken_with_it(ministack: Engin
         assert (answer.allowed, [wait for _, wait in answer.levels]) == (False, [0, None])
 
 
-def test_lowering_on_many_shards(ministack: Engine, aws_credentials: str) -> None:
+def test_lowering_a_bucket_of_shards_leaves_the_amount_over_all_of_them(
+    ministack: Engine, aws_credentials: str
+) -> None:
     """All of them together have so much, and each its share: not the least of them everything."""
     limit = Limit.custom("n", 100, 0.001, 366 * 86_400)
     with opened(new_table(ministack)) as store:

@@ -202,7 +202,9 @@ class TestOnEveryEngine:
 # All of a namespace
 
 
-def test_purging_step_by_step(driven: Driven, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_in_steps_removes_one_namespace_and_no_other(
+    driven: Driven, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stored, "_STEP", 4)
     client.fill("acme", 6)
     client.fill("other", 3)

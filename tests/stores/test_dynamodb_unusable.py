@@ -204,7 +204,7 @@ class TestConfiguration:
     def test_an_unknown_profile_is_an_error_that_names_it(self, kind: str, bare: Path) -> None:
         refused(kind, f"{self.URL}&region=eu-west-1&profile=nobody", "table 'rates'", "nobody", "profile")
 
-    def test_half_of_the_credentials(self, kind: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_incomplete_credentials_are_an_error(self, kind: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
         refused(kind, f"{self.URL}&region=eu-west-1", "table 'rates'", "redential")
 

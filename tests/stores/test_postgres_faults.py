@@ -136,7 +136,7 @@ def test_a_full_pool_says_so_in_time(postgres_server: PostgresServer) -> None:
     store.close()
 
 
-def test_the_same_for_coroutines(postgres_server: PostgresServer) -> None:
+def test_a_full_pool_of_coroutines_says_so_in_time(postgres_server: PostgresServer) -> None:
     async def main() -> None:
         store: Any = open_async_store(f"{emptied(postgres_server)}?pool=2", 0.5)
         await store.ping()

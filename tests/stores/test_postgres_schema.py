@@ -178,7 +178,7 @@ def use_everything(limiter: SyncRateLimiter) -> None:
     assert limiter.list_namespaces()
 
 
-def test_unlogged_tables_and_back(postgres_server: PostgresServer, schema: str) -> None:
+def test_setup_makes_tables_unlogged_and_logged_again(postgres_server: PostgresServer, schema: str) -> None:
     url = f"{postgres_server.url}?schema={schema}"
     query = (
         "SELECT DISTINCT relpersistence FROM pg_class WHERE oid IN ('fresh.buckets'::regclass, 'fresh.slots'::regclass)"
@@ -211,7 +211,7 @@ def test_the_doctor_is_told(postgres_server: PostgresServer) -> None:
         ("?nonsense=1", "nonsense"),
     ],
 )
-def test_urls_that_cannot_be(rest: str, why: str) -> None:
+def test_bad_urls_are_refused_without_showing_the_password(rest: str, why: str) -> None:
     with pytest.raises(ValidationError) as raised:
         read_url(f"postgresql://user:hidden@host{rest}")
     assert why in str(raised.value)

@@ -217,7 +217,7 @@ class TestSentinel:
         with opened(kind, url) as limiter, pytest.raises(RateLimiterUnavailable, match=r"'other': .* does not know it"):
             limiter.ping()
 
-    def test_a_failover_amid_load(self, redis_sentinel: RedisSentinel) -> None:
+    def test_calls_go_on_after_a_failover_under_load(self, redis_sentinel: RedisSentinel) -> None:
         with Load("sync", redis_sentinel.url, [WISH]) as threads, Load("async", redis_sentinel.url, [WISH]) as tasks:
             threads.goes_on()
             tasks.goes_on()

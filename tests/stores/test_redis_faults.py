@@ -34,7 +34,7 @@ def used(limiter: Any, entity_id: str = "e") -> int:
 
 @both_kinds
 class TestKilled:
-    def test_and_restarted_amid_load(self, kind: str, lasting_server: RedisServer) -> None:
+    def test_calls_go_on_after_a_restart_under_load(self, kind: str, lasting_server: RedisServer) -> None:
         with Load(kind, lasting_server.url, [WISH]) as load:
             load.goes_on()
             for _ in range(2):
@@ -261,7 +261,7 @@ class TestUnwilling:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="nobody knows there how often a task was cancelled")
 @pytest.mark.parametrize("first", [True, False])
-def test_cancelled_at_the_deadline(first: bool, own_redis_server: RedisServer) -> None:
+def test_task_cancelled_at_the_deadline_ends_cancelled(first: bool, own_redis_server: RedisServer) -> None:
     """By a timeout of the caller's as long as the store's, perhaps. It does not go on."""
 
     async def scenario() -> None:

@@ -146,7 +146,9 @@ class TestLife:
             "two periods, debt", "one after the other", "given back", "a slower limit",
         ],
     )  # fmt: skip
-    def test_by_the_servers_clock(self, kind: str, server: RedisServer, use: Callable[[Any], Any]) -> None:
+    def test_row_lives_until_its_buckets_are_full_by_the_servers_clock(
+        self, kind: str, server: RedisServer, use: Callable[[Any], Any]
+    ) -> None:
         with opened(kind, server.url, usage_days=0, audit_days=0) as limiter:
             use(limiter)
         full_at_ms, written_at_ms = self.full_at_ms(server)

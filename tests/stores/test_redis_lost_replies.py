@@ -74,7 +74,9 @@ class TestCut:
             relay.cut(times=0)
             assert left(limiter) == (6 if arrives else 9)
 
-    def test_an_adjustment_is_not(self, kind: str, arrives: bool, relay: Relay, own_redis_server: RedisServer) -> None:
+    def test_adjustment_with_a_cut_connection_is_not_sent_again(
+        self, kind: str, arrives: bool, relay: Relay, own_redis_server: RedisServer
+    ) -> None:
         with opened(kind, relay.url) as limiter:
             limiter.adjust("e", "r", {"n": 8}, [TEN])
             for amount in (-3, 2):

@@ -41,7 +41,7 @@ class TestCluster:
     def router(self) -> Router:
         return new_router("redis+cluster://a:1,b:2,c:3")
 
-    def test_each_to_its_node(self, router: Router) -> None:
+    def test_commands_go_to_the_nodes_of_their_slots_in_one_exchange(self, router: Router) -> None:
         echo = nodes(lambda address, command: (*address, *command))
         play = deliver(router, again("x", HIGH), again("y", LOW), again("z", HIGH), by=echo)
         assert play.replies == [("b", 2, "x"), ("a", 1, "y"), ("b", 2, "z")]

@@ -136,7 +136,7 @@ class TestHolding:
         assert do(store, START + 1 + MINUTE_MS, TAKE, "two", (long, 1)).allowed, "with one slot this time"
         assert holders(store) == {"three": (3000, START + HOUR_MS), "two": (1000, START + 1 + MINUTE_MS + HOUR_MS)}
 
-    def test_by_the_servers_clock(self, store: Store) -> None:
+    def test_slots_expire_by_the_servers_clock(self, store: Store) -> None:
         short = Limit.concurrent("s", 1, ttl=3)
         assert do(store, None, TAKE, "a", (short, 1)).allowed
         refused = do(store, None, TAKE, "b", (short, 1))
@@ -428,7 +428,7 @@ class TestCluster:
         assert left(clustered, START, rate, chain[0]) == -1
         assert holders(clustered) == {"a": (1000, START + MINUTE_MS)}
 
-    def test_renewing_what_is_left(self, clustered: Store, chain: tuple[str, str]) -> None:
+    def test_renewing_on_two_nodes_keeps_what_is_left(self, clustered: Store, chain: tuple[str, str]) -> None:
         both = ((FOR_AN_HOUR, 1), (ONE, 1))
         assert do(clustered, START, TAKE, "a", *both, keys=chain).allowed
         answer = do(clustered, START + 1, RENEW, "a", *both, keys=chain)

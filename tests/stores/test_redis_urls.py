@@ -157,5 +157,5 @@ H = ("h", 6379)
         settings("rediss+cluster://a?together=namespace", topology="cluster", servers=(("a", 6379),), tls={}),
     ],
 )
-def test_what_a_url_says(expected: Settings) -> None:
+def test_every_setting_of_a_url_is_read(expected: Settings) -> None:
     assert read_url(expected.url) == expected

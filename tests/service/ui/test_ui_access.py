@@ -135,7 +135,7 @@ def test_read_only_pages_have_no_forms(read_only: Site, reader: Site) -> None:
         (TOKENS["boss"] + " x", 401, "not valid"),
     ],
 )
-def test_a_login_that_fails(token: str, status: int, words: str, served: ServeProcess) -> None:
+def test_failed_login_says_why_and_sets_no_cookie(token: str, status: int, words: str, served: ServeProcess) -> None:
     with Site(served.url) as site:
         answer = site.http.post("/ui/login", data={"token": token})
         assert answer.status_code == status
@@ -193,7 +193,7 @@ def test_logout_ends_the_session_for_a_kept_cookie_too(kept: bool, served: Serve
         ("javascript:alert(1)", "/ui"),
     ],
 )
-def test_where_a_login_leads(wanted: str, reached: str, served: ServeProcess) -> None:
+def test_login_leads_to_pages_of_the_dashboard_only(wanted: str, reached: str, served: ServeProcess) -> None:
     with Site(served.url) as site:
         answer = site.http.post("/ui/login", data={"token": TOKENS["reader"], "next": wanted})
         assert (answer.status_code, answer.headers["location"]) == (303, reached)

@@ -145,7 +145,9 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
         (HOSTILE, HOSTILE, "cannot be read from"),
     ],
 )
-def test_limits_that_cannot_be(name: str, spec: str, words: str, entity: str, boss: Site) -> None:
+def test_bad_limits_are_refused_and_what_was_typed_is_kept(
+    name: str, spec: str, words: str, entity: str, boss: Site
+) -> None:
     form = boss.get("/ui/limits/edit", entity=entity)
     answer = boss.follow(form, "/ui/limits/edit", 422, name=name, spec=spec)
     assert words in text_of(answer)

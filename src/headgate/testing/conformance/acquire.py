@@ -136,7 +136,7 @@ class AcquireConformance(Conformance):
             limiter.try_acquire("e", "r", {"fast": 1000}, [fast, slow])
         assert limiter.available("e", "r", [fast, slow])["slow"] == 1
 
-    def test_adjust_without_a_lease(self, limiter: Any) -> None:
+    def test_adjust_without_a_lease_takes_and_gives_back(self, limiter: Any) -> None:
         limiter.adjust("e", "r", {"tpm": 2000}, [RPM, TPM])
         assert limiter.available("e", "r", [RPM, TPM]) == {"rpm": 60, "tpm": -500}
         limiter.adjust("e", "r", {"tpm": -10_000, "rpm": 0}, [RPM, TPM])
@@ -148,7 +148,7 @@ class AcquireConformance(Conformance):
         clock.advance(31)
         assert limiter.try_acquire("e", "r", {"rpm": 1}, [RPM])
 
-    def test_fractions_of_a_token(self, limiter: Any) -> None:
+    def test_fractions_of_a_token_are_exact(self, limiter: Any) -> None:
         spend = Limit.per_day("spend", 1)
         for _ in range(1000):
             assert limiter.try_acquire("e", "r", {"spend": 0.001}, [spend])
@@ -170,7 +170,7 @@ class AcquireConformance(Conformance):
         limiter.penalize("e", "r", seconds=5, limits=[RPM])
         assert limiter.time_until_available("e", "r", {"rpm": 1}, [RPM]) == 20.0
 
-    def test_a_penalty_by_factor(self, limiter: Any) -> None:
+    def test_a_penalty_by_factor_keeps_that_share_and_forgives_no_debt(self, limiter: Any) -> None:
         limiter.penalize("e", "r", factor=0.5, limits=[RPM, TPM])
         assert limiter.available("e", "r", [RPM, TPM]) == {"rpm": 30, "tpm": 750}
         limiter.penalize("e", "r", factor=0, limits=[RPM])
@@ -196,7 +196,7 @@ class AcquireConformance(Conformance):
         clock.advance(1)
         assert limiter.available("e", "r", [RPM]) == {"rpm": 1}
 
-    def test_a_clock_that_jumps(self, limiter: Any, clock: ManualClock) -> None:
+    def test_a_clock_that_jumps_earns_nothing_twice(self, limiter: Any, clock: ManualClock) -> None:
         limiter.adjust("e", "r", {"rpm": 60}, [RPM])
         clock.advance(-3600)
         assert not limiter.try_acquire("e", "r", {"rpm": 1}, [RPM])

@@ -211,7 +211,9 @@ class ConfigConformance(Conformance):
         assert (len(capacity.entities), capacity.total_available) == (count, count * 59)
         assert [bucket.limit for bucket in limiter.get_buckets(f"e{count - 1}")] == [RPM, TPM]
 
-    def test_buckets_of_an_entity(self, limiter: Any, clock: ManualClock) -> None:
+    def test_buckets_of_an_entity_show_what_is_left_and_when_they_are_full(
+        self, limiter: Any, clock: ManualClock
+    ) -> None:
         limiter.try_acquire("e", "r", {"rpm": 30, "tpm": 500}, [RPM, TPM])
         limiter.penalize("e", "s", seconds=20, limits=[RPM])
         limiter.try_acquire("e2", "r", {"rpm": 30}, [RPM])

@@ -160,7 +160,7 @@ class HierarchyConformance(Conformance):
         with pytest.raises(EntityNotFound):
             limiter.get_entity("e")
 
-    def test_moving_below_another_parent(self, team: Any) -> None:
+    def test_entity_below_another_parent_is_charged_there(self, team: Any) -> None:
         team.create_entity("other")
         team.set_limits("other", per_minute(100))
         team.update_entity("ann", parent_id="other")

@@ -79,7 +79,7 @@ class InputConformance(Conformance):
         assert limiter.available("e", "r", [RPM]) == {"rpm": 54}
 
     @pytest.mark.parametrize("consume", [{}, None, "rpm", ["rpm"], 5], ids=repr)
-    def test_consume_that_names_nothing(self, limiter: Any, consume: Any) -> None:
+    def test_consume_that_names_nothing_is_refused(self, limiter: Any, consume: Any) -> None:
         with pytest.raises(ValidationError, match="consume"):
             limiter.try_acquire("e", "r", consume, [RPM])
 
@@ -120,13 +120,13 @@ class InputConformance(Conformance):
             with pytest.raises(ValidationError, match=r"entity_id|resource|parent_id"):
                 call()
 
-    def test_identifiers_that_are_fine(self, limiter: Any) -> None:
+    def test_every_allowed_character_of_identifiers_works(self, limiter: Any) -> None:
         for entity_id in ("a" * 256, "user:42", "me@example.com", "A.b_c-d", "0"):
             assert limiter.try_acquire(entity_id, "POST:/v1/chat", {"rpm": 1}, [RPM])
         with pytest.raises(ValidationError, match="a/b"):
             limiter.try_acquire("a/b", "r", {"rpm": 1}, [RPM])
 
-    def test_limits_that_are_none(self, limiter: Any) -> None:
+    def test_bad_lists_of_limits_are_refused(self, limiter: Any) -> None:
         for limits in ([RPM, Limit.per_day("rpm", 1)], ["10/minute"], [None], RPM, "10/minute"):
             with pytest.raises(ValidationError):
                 limiter.try_acquire("e", "r", {"rpm": 1}, limits)

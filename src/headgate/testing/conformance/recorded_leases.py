@@ -197,7 +197,7 @@ class RecordedLeaseConformance(Conformance):
         assert left(half_spent) == 500
 
     @pytest.mark.parametrize("pause", [0, 0.0005])
-    def test_cancelled_at_any_moment(self, url: str, pause: float) -> None:
+    def test_recorded_acquire_cancelled_at_any_moment_leaves_nothing(self, url: str, pause: float) -> None:
         """All of it comes back at once, and nobody is thought dead."""
 
         async def work(limiter: RateLimiter) -> None:

@@ -25,7 +25,7 @@ from headgate.testing.conformance.zero_amounts import ZeroAmountConformance
 
 # The store has a part in these: what it can hold, and how it opens and closes.
 OF_THE_STORE = {
-    "test_identifiers_that_are_fine",
+    "test_every_allowed_character_of_identifiers_works",
     "test_metadata_has_a_largest_size_and_depth",
     "test_a_closed_limiter_refuses_every_call_and_its_leases_too",
     "test_setup_can_be_repeated_and_ping_answers",
