@@ -24,17 +24,17 @@ from local_servers.dynamodb import Engine
 BUSY: dict[str, Any] = {"store_timeout": 5.0}  # what a server on a busy machine may take
 
 
-def tests_of(suite: type) -> set[str]:
+def names_in(suite: type) -> set[str]:
     return {name for name in vars(suite) if name.startswith("test_")}
 
 
 def test_no_part_of_the_suite_hides_a_test_of_another() -> None:
-    names = [name for suite in StoreConformance.__bases__ for name in tests_of(suite)]
+    names = [name for suite in StoreConformance.__bases__ for name in names_in(suite)]
     assert sorted(names) == sorted(set(names))
 
 
 def test_every_test_that_is_left_out_somewhere_exists() -> None:
-    left_out = tests_of(LimiterElsewhere) | tests_of(ThreadsOnly) | tests_of(DynamoDB) | OF_THE_STORE
+    left_out = names_in(LimiterElsewhere) | names_in(ThreadsOnly) | names_in(DynamoDB) | OF_THE_STORE
     assert {name for name in left_out if not hasattr(StoreConformance, name)} == set()
 
 
