@@ -37,7 +37,7 @@ def test_from_the_first_deploy_to_the_end(here: Site) -> None:
     assert (deployed.action, deployed.namespace) == ("created", "default")
     assert here.ended()["Table"] == here.ended()[here.name] == "CREATE_COMPLETE"
 
-    with SyncRateLimiter(deployed.url) as limiter:
+    with SyncRateLimiter(deployed.url, store_timeout=20) as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 3}, LIMITS)
         limiter.try_acquire("acme", "llm", {"rpm": 4}, LIMITS)
     # Nothing here counts: it is the function, with the code of the package, behind the stream.
@@ -86,7 +86,7 @@ def test_the_table_is_as_the_store_makes_it(here: Site) -> None:
     assert found["KeySchema"] == TABLE["KeySchema"]
     indexes = [{name: index[name] for name in ("IndexName", "KeySchema", "Projection")} for index in _indexes(found)]
     assert indexes == TABLE["GlobalSecondaryIndexes"]
-    with SyncRateLimiter(here.stack.url) as limiter:
+    with SyncRateLimiter(here.stack.url, store_timeout=20) as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 3}, LIMITS)
 
 

@@ -29,7 +29,7 @@ class Stage:
         self.ns = here.stack.update(namespace="blue").namespace_id
         self.blue = self._policies()
         self.arn = here.stack.outputs()["TableArn"]
-        with SyncRateLimiter(here.stack.url, namespace="green") as other:
+        with SyncRateLimiter(here.stack.url, namespace="green", store_timeout=20) as other:
             other.create_entity("acme")
 
     def _policies(self) -> tuple[dict[str, Any], ...]:
@@ -38,7 +38,7 @@ class Stage:
     def sent(self, namespace: str, work: Callable[[SyncRateLimiter], Any]) -> list[Asked]:
         """All that it takes to do some work."""
         with Proxy(self.here.engine.endpoint_url) as proxy:
-            with SyncRateLimiter(proxy.url(self.here.name), namespace=namespace) as limiter:
+            with SyncRateLimiter(proxy.url(self.here.name), namespace=namespace, store_timeout=20) as limiter:
                 work(limiter)
             found = [one for request in proxy.requests for one in asked(request.operation, request.body, self.arn)]
         assert found
@@ -208,7 +208,7 @@ def test_the_roles_are_enough_for_what_happens_seldom(ministack: Engine) -> None
     with site(ministack) as here, Proxy(ministack.endpoint_url) as proxy:
         ns, arn = here.stack.deploy().namespace_id, here.stack.outputs()["TableArn"]
         roles = {function: role(here, function) for function in ("Aggregator", "Reconciler")}
-        with SyncRateLimiter(proxy.url(here.name)) as limiter, Host(proxy.url(here.name)) as host:
+        with SyncRateLimiter(proxy.url(here.name), store_timeout=20) as limiter, Host(proxy.url(here.name)) as host:
             for number in range(20):
                 limiter.try_acquire("acme", f"llm-{number}", {"rpm": 1}, LIMITS)
             proxy.forget()
@@ -248,7 +248,7 @@ def test_the_roles_are_enough_for_the_functions_and_no_more(strict: Engine) -> N
         deployed = here.stack.deploy(QUICK)
         assert deployed.namespace_id is not None
         ns = deployed.namespace_id
-        with SyncRateLimiter(deployed.url) as limiter:
+        with SyncRateLimiter(deployed.url, store_timeout=20) as limiter:
             limiter.try_acquire("acme", "llm", {"rpm": 3}, LIMITS)
         eventually(lambda: len(here.usage(ns, "acme")) == 3, "the aggregator has counted, with its role")
         invoked = here.client("lambda").invoke(FunctionName=f"{here.name}-reconciler")
@@ -258,7 +258,7 @@ def test_the_roles_are_enough_for_the_functions_and_no_more(strict: Engine) -> N
         iam = here.client("iam")
         (name,) = [one["RoleName"] for one in iam.list_roles()["Roles"] if "AggregatorRole" in one["RoleName"]]
         iam.delete_role_policy(RoleName=name, PolicyName="aggregator")
-        with SyncRateLimiter(deployed.url) as limiter:
+        with SyncRateLimiter(deployed.url, store_timeout=20) as limiter:
             limiter.try_acquire("other", "llm", {"rpm": 3}, LIMITS)
         eventually(lambda: "not authorized" in strict.log or "AccessDenied" in strict.log, "it may no longer")
         assert here.usage(ns, "other") == {}

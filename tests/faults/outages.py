@@ -142,7 +142,7 @@ def dynamodb_outage(engine: Engine) -> Iterator[Outage]:
 @contextmanager
 def sqlite_outage(folder: Path) -> Iterator[Outage]:
     outage = SqliteOutage(folder / "faults.db")
-    with SyncRateLimiter(outage.url) as limiter:
+    with SyncRateLimiter(outage.url, store_timeout=20) as limiter:
         limiter.ping()
     yield outage
     outage.up()

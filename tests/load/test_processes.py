@@ -91,7 +91,7 @@ def is_a_file(url: str) -> bool:
 
 
 def check(journals: list[list[Operation]], url: str) -> None:
-    with SyncRateLimiter(url) as limiter:
+    with SyncRateLimiter(url, store_timeout=20) as limiter:
         operations = [operation for journal in journals for operation in clear_doubt(journal, limiter)]
         check_the_ledgers(operations, limiter)
         check_the_pool(operations, limiter)

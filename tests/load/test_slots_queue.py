@@ -34,7 +34,7 @@ class Turn(NamedTuple):
 @pytest.fixture(params=["redis", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(f"{request.param}_server").url
-    with SyncRateLimiter(url) as limiter:
+    with SyncRateLimiter(url, store_timeout=20) as limiter:
         limiter.setup()
     return url
 

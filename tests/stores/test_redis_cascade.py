@@ -199,7 +199,7 @@ class TestCancelled:
 
     def check(self, url: str, family: Family, scenario: Callable[[RateLimiter, int], Any]) -> None:
         async def main() -> None:
-            async with RateLimiter(url) as limiter:
+            async with RateLimiter(url, store_timeout=20) as limiter:
                 for steps in range(self.STEPS):
                     await scenario(limiter, steps)
                     for one in family.all:
@@ -239,7 +239,7 @@ class TestCancelled:
         self, cluster: RedisCluster, family: Family, takers: int
     ) -> None:
         async def scenario(_: RateLimiter, steps: int) -> None:
-            async with RateLimiter(cluster.url) as fresh:
+            async with RateLimiter(cluster.url, store_timeout=20) as fresh:
                 members = list(family.members)[:takers]
                 for member in members:  # it knows its chain, and has a connection to one node only
                     await fresh.resolve_limits(member, "r")

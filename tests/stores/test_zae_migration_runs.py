@@ -311,13 +311,13 @@ def test_entities_that_do_not_say_whether_they_cascade_need_an_answer(engine: En
         refused(source, target, made, "entity 'key-1' .*say so with --cascade or --no-cascade")
         made.cascade = False
         migrate(source, target, made)
-        with SyncRateLimiter(engine.url(target.table)) as limiter:
+        with SyncRateLimiter(engine.url(target.table), store_timeout=20) as limiter:
             assert not limiter.get_entity("key-1").cascade
 
 
 def test_a_target_that_is_in_use_is_refused(tables: tuple[Driven, Driven], engine: Engine) -> None:
     source, target = tables
-    with SyncRateLimiter(engine.url(target.table)) as limiter:
+    with SyncRateLimiter(engine.url(target.table), store_timeout=20) as limiter:
         limiter.setup()
         limiter.create_entity("somebody")
     refused(source, target, Made(NEW), "is in use, or was filled from another table")
@@ -405,7 +405,7 @@ def test_only_what_zae_limiter_itself_reads_is_carried(engine: Engine) -> None:
         assert report.notes == ["namespace 'default' with the id 'twice' is deleted, and is left out"]
         assert report.counts["not read by zae-limiter from 0.10 on"] == 1
         assert report.counts["of namespaces that are left out"] == 1
-        with SyncRateLimiter(engine.url(target.table)) as limiter:
+        with SyncRateLimiter(engine.url(target.table), store_timeout=20) as limiter:
             assert sorted(map(str, limiter.get_limits("proj-1", "gpt-4"))) == ["100/day", "10000/minute burst 15000"]
         assert not [pk for pk, _ in target.items() if "before" in pk or "#old" in pk]
 
@@ -413,7 +413,7 @@ def test_only_what_zae_limiter_itself_reads_is_carried(engine: Engine) -> None:
 def test_a_deleted_namespace_stays_deleted_and_can_be_recovered(tables: tuple[Driven, Driven], engine: Engine) -> None:
     source, target = tables
     migrate(source, target, Made(NEW))
-    with SyncRateLimiter(engine.url(target.table), namespace="gone") as limiter:
+    with SyncRateLimiter(engine.url(target.table), namespace="gone", store_timeout=20) as limiter:
         with pytest.raises(NamespaceNotFound, match="is deleted: recover"):
             limiter.get_entity("left")
         limiter.recover_namespace("gone")
@@ -428,7 +428,7 @@ def test_a_table_that_was_set_up_before_keeps_the_ids_of_its_namespaces(
     ns = target.run(Namespaces(target.deliver).id_plan("default"))
     migrate(source, target, Made(NEW))
     assert target.run(Namespaces(target.deliver).id_plan("default")) == ns
-    with SyncRateLimiter(engine.url(target.table)) as limiter:
+    with SyncRateLimiter(engine.url(target.table), store_timeout=20) as limiter:
         assert limiter.get_entity("key-1").parent_id == "proj-1"
 
 
@@ -486,5 +486,5 @@ def test_in_place_what_is_left_out_stays_for_whoever_wants_to_look_at_it(engine:
             migrate(source, source, made)
         migrate(source, source, made, force=True)
         assert "ENTITY#soft" in {pk.partition("/")[2] for pk, sk in source.items() if sk == "#CONFIG#api"}
-        with SyncRateLimiter(engine.url(source.table), namespace="tenant-a") as limiter:
+        with SyncRateLimiter(engine.url(source.table), namespace="tenant-a", store_timeout=20) as limiter:
             assert limiter.get_entity("key-1").parent_id == "proj-1"
