@@ -32,7 +32,9 @@ DYNAMODB_ENGINES: dict[str, type[Engine]] = {
 }
 
 # A busy machine is no failure: timings decide no test.
-settings.register_profile("headgate", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "headgate", settings(), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("headgate")
 
 # A property that fails is shrunk for up to five minutes. A timeout amid that would hide the example.
