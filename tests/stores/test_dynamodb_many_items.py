@@ -118,10 +118,6 @@ def test_a_changed_limit_is_on_all_shards_of_every_level(direct: Any, amount: in
 # What goes wrong at each request of one, the first, the second, ...
 
 
-def throttle(proxy: Proxy) -> None:
-    proxy.fail(1, "ThrottlingException")
-
-
 def throttle_all(proxy: Proxy) -> None:
     proxy.fail(MANY, "ThrottlingException")
 
@@ -177,7 +173,6 @@ def at_every_request(
 @pytest.mark.parametrize(
     ("fault", "mode", "amount"),
     [
-        (throttle, TAKE, 60_000),
         (lose_the_reply, TAKE, 60_000),
         (fail_inside, FORCE, 70_000),
         (lose_the_reply, FORCE, -5000),
