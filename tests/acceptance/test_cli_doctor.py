@@ -16,9 +16,16 @@ pytest.importorskip("click")
 from cli_helpers import Cli, Inside
 
 from headgate import Limit
+from headgate.cli.doctor import checks
 from headgate.testing.servers.redis import RedisServer
 from local_servers.dynamodb import Engine
 from local_servers.postgres import PostgresServer
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store on a busy machine is not slow."""
+    monkeypatch.setattr(checks, "_SLOW_MS", 60_000)
 
 
 def _verdicts(found: dict[str, Any]) -> dict[str, str]:
@@ -61,6 +68,14 @@ def test_doctor_of_a_healthy_store_finds_nothing_and_changes_nothing(inside: Cli
     assert [one["name"] for one in inside.json("namespace", "list")] == ["default"]
     assert [one["namespace"] for one in inside.json("audit", "--namespaces")["events"]] == ["default"]
     assert inside.json("namespace", "orphans") == []
+
+
+def test_a_slow_store_is_a_warning_with_advice(inside: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_SLOW_MS", 0)
+    found = inside.json("doctor")
+    assert found["ok"], "a warning is no failure"
+    assert _verdicts(found)["latency"] == "warn"
+    assert "run it nearer to the store" in _advice(found, "latency")
 
 
 def test_read_only_leaves_no_trace(inside: Cli) -> None:
