@@ -73,7 +73,7 @@ def test_every_token_is_accounted_for(seed: int, url: str, tmp_path: Path) -> No
 @pytest.mark.timeout(600)
 def test_every_token_is_accounted_for_after_kill_9(seed: int, url: str, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    seconds = (60 if STRESS else 4) if is_a_file(url) else (4 if STRESS else 1.5)
+    seconds = (60 if STRESS else 2) if is_a_file(url) else (4 if STRESS else 1.5)
     with Crowd(url, tmp_path, chance) as crowd:
         crowd.start(PROCESSES)
         crowd.wait_until_busy()
