@@ -5,6 +5,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# The tests start hundreds of processes: without bytecode each of them would compile all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 define install
 	@if command -v uv >/dev/null 2>&1; then \
 	  { [ -x $(BIN)/python ] || uv venv --quiet --python $(PYTHON) .venv; } && uv pip install --quiet --python $(BIN)/python -e '.[$(1)]'; \
@@ -38,7 +41,8 @@ help:
 demo: .venv/cli
 	$(BIN)/headgate demo
 
-test: lint servers
+test: .venv/dev
+	@$(MAKE) --no-print-directory -j 2 lint servers
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 stress: .venv/dev servers
@@ -47,11 +51,20 @@ stress: .venv/dev servers
 soak: .venv/dev servers
 	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load --timeout 600
 
-lint: .venv/dev
+lint: lint-types lint-code lint-imports lint-workflows
+
+.PHONY: lint-types lint-code lint-imports lint-workflows
+lint-types: .venv/dev
+	$(BIN)/mypy
+
+lint-code: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+lint-imports: .venv/dev
 	$(BIN)/lint-imports
+
+lint-workflows: .venv/dev
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: .venv/dev

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from botocore import handlers
-
-from headgate.testing.servers.dynamodb import Engine, Proxy, Request
-from headgate.testing.servers.dynamodb.listener import Reply
+from tests.local_servers.dynamodb import Engine, Proxy, Request
+from tests.local_servers.dynamodb.listener import Reply
 
 from . import dynamodb_peers as peers
 from .dynamodb_contenders import LIMITERS, turn_of

@@ -16,9 +16,9 @@ from uuid import uuid4
 import zae_limiter
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
+from tests.local_servers.dynamodb import Engine, Proxy
 
 import headgate
-from headgate.testing.servers.dynamodb import Engine, Proxy
 
 from .dynamodb_scenes import CHILD, PARENT
 from .peers import PLENTY

@@ -15,9 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.local_servers.dynamodb import Ministack, NotInstalledError, aws_environment
+from tests.local_servers.postgres import PostgresServer, postgres_folder
+
 from headgate import SyncRateLimiter
-from headgate.testing.servers.dynamodb import Ministack, NotInstalledError, aws_environment
-from headgate.testing.servers.postgres import PostgresServer, postgres_folder
 from headgate.testing.servers.redis import RedisServer, redis_server_binary
 
 from . import contenders, growth, operating, ours, redis_contenders, redis_size, size

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headgate import SyncRateLimiter
-from headgate.testing.servers.dynamodb import DynamoDBLocal, Dynoxide, Engine, Ministack, aws_environment
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer, postgres_folder
+from headgate.testing.conformance import changing_limits, history
 from headgate.testing.servers.redis import (
     NotInstalledError,
     RedisCluster,
@@ -23,6 +22,8 @@ from headgate.testing.servers.redis import (
     RedisServer,
     redis_server_binary,
 )
+from local_servers.dynamodb import DynamoDBLocal, Dynoxide, Engine, Ministack, aws_environment
+from local_servers.postgres import PgBouncer, PostgresServer, postgres_folder
 
 DYNAMODB_ENGINES: dict[str, type[Engine]] = {
     "ministack": Ministack,
@@ -31,8 +32,14 @@ DYNAMODB_ENGINES: dict[str, type[Engine]] = {
 }
 
 # A busy machine is no failure: timings decide no test.
-settings.register_profile("headgate", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "headgate", settings(), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("headgate")
+
+# A property that fails is shrunk for up to five minutes. A timeout amid that would hide the example.
+SHRINKING_SECONDS = 600
+PROPERTIES_OF_STORES = {changing_limits.__name__, history.__name__}
 
 # Under `nohup make test &` SIGINT is ignored, and each process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -212,7 +219,10 @@ def why_not(name: str) -> str | None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Note on which engines a test runs; with its report this comes to where the summary is written."""
+    """Give properties their time, and note on which engines a test runs, for the summary."""
+    function = getattr(item, "function", None)
+    if getattr(function, "is_hypothesis_test", False) or getattr(function, "__module__", "") in PROPERTIES_OF_STORES:
+        item.add_marker(pytest.mark.timeout(SHRINKING_SECONDS))
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     named = {value for value in parameters if isinstance(value, str)} | set(getattr(item, "fixturenames", ()))
     item.user_properties += [("dynamodb_engine", name) for name in DYNAMODB_ENGINES if name in named]

@@ -52,7 +52,7 @@ def test_what_would_change_then_changing_it(inside: Cli, file: Path) -> None:
     ]
 
 
-def test_it_tells_programs(inside: Cli, file: Path) -> None:
+def test_apply_as_json_lists_every_change_and_who_made_it(inside: Cli, file: Path) -> None:
     planned = inside.json("apply", "-f", str(file), "--plan", code=1)
     assert planned["applied"] == 0
     assert planned["changes"][0] == {
@@ -81,7 +81,7 @@ def test_a_file_with_mistakes_changes_nothing(inside: Cli, file: Path) -> None:
     assert inside.json("export") == {"namespace": "default"}
 
 
-def test_pruning_is_confirmed(cli: Cli, inside: Cli, file: Path) -> None:
+def test_pruning_asks_before_it_removes_what_the_file_lacks(cli: Cli, inside: Cli, file: Path) -> None:
     inside("apply", "-f", str(file))
     file.write_text("system:\n  limits: {rpm: 100/minute}\n")
     assert inside("apply", "-f", str(file)).stdout == "no changes\n"
@@ -124,7 +124,7 @@ def test_exporting_and_applying_is_nothing(inside: Cli, file: Path, tmp_path: Pa
     assert "cannot be written: Is a directory" in inside.error("export", "-o", str(tmp_path))
 
 
-def test_ids_that_are_hashed(inside: Cli, file: Path) -> None:
+def test_apply_with_hashed_ids_shows_no_plain_id(inside: Cli, file: Path) -> None:
     file.write_text("entities:\n  a b@c: {name: Secret}\n")
     assert "is not allowed" in inside.error("apply", "-f", str(file))
     shown = inside("apply", "-f", str(file), "--hash-entity-ids").stdout

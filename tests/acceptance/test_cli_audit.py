@@ -76,6 +76,6 @@ def test_who_is_said_to_have_made_a_change(inside: Cli) -> None:
     assert [event["actor"] for event in inside.json("audit")["events"]] == ["alice", "ci", getuser()]
 
 
-def test_nothing_to_tell(inside: Cli) -> None:
+def test_audit_of_an_unchanged_store_says_so_and_is_an_empty_list(inside: Cli) -> None:
     assert inside("audit").stdout == "no events\n"
     assert inside.json("audit", "--entity", "nobody") == {"events": [], "cursor": None}

@@ -25,8 +25,8 @@ import headgate.aws.stack.cloudformation as cloudformation
 from headgate import Limit, SyncRateLimiter
 from headgate.aws.stack import Stack, StackFailed, template
 from headgate.cli.app import run
-from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine
 
 LIMITS = [Limit.per_hour("rpm", 100)]
 
@@ -93,7 +93,7 @@ def endpoint(ministack: Engine, aws_credentials: str) -> list[str]:
     return ["--region", "us-east-1", "--endpoint-url", ministack.endpoint_url]
 
 
-def test_deploy_status_update_delete(cli: Cli) -> None:
+def test_stack_is_deployed_shown_updated_and_deleted(cli: Cli) -> None:
     limits = ("--name", "limits", *cli.place)
     made = cli("deploy", *limits, "--batch-window-seconds", "0", "--tag", "team=platform")
     assert made.stdout.startswith("created: limits\n")
@@ -195,7 +195,7 @@ def test_the_template_and_the_code_for_those_who_deploy_by_other_means(cli: Cli)
         assert archive.namelist() == told["files"]
 
 
-def test_the_sandbox(cli: Cli) -> None:
+def test_sandbox_is_started_used_shown_and_stopped(cli: Cli) -> None:
     folder = ("--dir", str(cli.folder / "sandbox"))
     assert "no sandbox is running" in cli.inside("sandbox", "status", *folder, code=1).stdout
     up = cli("sandbox", "up", *folder)

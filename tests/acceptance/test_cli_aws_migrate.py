@@ -19,7 +19,7 @@ from test_cli_aws import Cli
 from headgate import SyncRateLimiter
 from headgate.cli.app import run
 from headgate.stores.dynamodb.table import TABLE
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 MADE = Path(__file__).parents[1] / "stores" / "zae_tables"
 
@@ -94,7 +94,7 @@ def test_a_dry_run_and_the_run_say_the_same(
     source.client.delete_table(TableName=table)
 
 
-def test_the_report_as_json(cli: Cli, source: Made, named: tuple[str, ...]) -> None:
+def test_dry_run_as_json_reports_what_would_be_carried(cli: Cli, source: Made, named: tuple[str, ...]) -> None:
     report = json.loads(cli.inside("migrate", *named, "--dry-run", "--json", "--to-table", "elsewhere").stdout)
     assert report == {
         "source": source.table,

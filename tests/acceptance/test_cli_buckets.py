@@ -33,7 +33,7 @@ def test_buckets_are_shown_until_they_are_full(inside: Cli) -> None:
     assert inside.json("buckets", "nobody") == []
 
 
-def test_slots_in_the_shell(inside: Cli) -> None:
+def test_slots_are_set_checked_and_shown(inside: Cli) -> None:
     inside("limits", "set", "openai", "parallel=2 concurrent ttl 90s", "rpm=500/minute", "--resource", "gpt-4o")
     limits = inside.json("limits", "get", "openai", "--resource", "gpt-4o")["limits"]
     assert [limit["limit"] for limit in limits] == ["2 concurrent ttl 90s", "500/minute"]
@@ -59,7 +59,7 @@ def test_watching_on_a_terminal_until_interrupted(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_watching_in_a_pipe(cli: Cli, as_json: bool) -> None:
+def test_watch_in_a_pipe_prints_one_report_after_the_other(cli: Cli, as_json: bool) -> None:
     with cli.limiter() as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 40}, [Limit.per_day("rpm", 50)])
     arguments = ["buckets", "acme", "--watch", "--every", "0.1", *(["--json"] if as_json else [])]
@@ -98,7 +98,7 @@ def test_commands_agree_about_limits_that_are_kept_in_code(inside: Cli) -> None:
         assert inside.json("limits", "resolve", "acme", "llm")["in_code"] == []
 
 
-def test_penalties(inside: Cli) -> None:
+def test_penalize_takes_tokens_or_blocks_and_refuses_bad_amounts(inside: Cli) -> None:
     inside("system", "set", "rpm=8/day")
     assert "25% of the tokens are left" in inside("penalize", "acme", "llm", "--factor", "0.25").stdout
     (bucket,) = inside.json("buckets", "acme")

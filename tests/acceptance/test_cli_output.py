@@ -28,7 +28,7 @@ from headgate.cli.output import Chart, duration, printable
         (400 * 86_400 + 3600, "400 d 1 h"),
     ],
 )
-def test_durations(seconds: float | None, text: str) -> None:
+def test_durations_are_written_in_the_largest_fitting_units(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -63,5 +63,5 @@ def test_a_chart_fits_and_shows_whatever_is_more_than_nothing(values: list[float
     ("value", "text"),
     [(0, "0"), (0.25, "0.25"), (999, "999"), (999.9, "1k"), (12345, "12.3k"), (999_999, "1M"), (10**9, "1G")],
 )
-def test_short_numbers(value: float, text: str) -> None:
+def test_short_numbers_have_at_most_three_digits_and_a_unit(value: float, text: str) -> None:
     assert short(value) == text

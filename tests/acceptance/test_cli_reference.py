@@ -97,7 +97,9 @@ def test_the_script_for_a_shell(inside: Cli, shell: str) -> None:
         (["headgate", "usage", "--window", ""], ["hour", "day", "month"]),
     ],
 )
-def test_a_shell_completes(cli: Cli, tmp_path: Path, typed: list[str], offered: list[str]) -> None:
+def test_bash_completes_commands_options_and_values(
+    cli: Cli, tmp_path: Path, typed: list[str], offered: list[str]
+) -> None:
     """In bash itself, with the script as it is printed."""
     command = tmp_path / "headgate"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headgate.cli "$@"\n')

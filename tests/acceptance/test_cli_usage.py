@@ -51,7 +51,7 @@ def test_windows_as_a_table_and_as_json(used: Cli) -> None:
     assert "2026-01-02 18:00" not in hours
 
 
-def test_the_summary(used: Cli) -> None:
+def test_summary_shows_total_average_and_peak(used: Cli) -> None:
     found = used.json("usage", "acme", "--resource", "llm", "--summary", *JANUARY)
     assert found["rpm"] == {
         "total": 376,

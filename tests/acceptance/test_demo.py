@@ -38,7 +38,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(tmp_path), "HEADGATE_URL": "sqlite:////nowhere/at/all.db"}
 
 
-def test_as_plain_text(environment: dict[str, str], tmp_path: Path) -> None:
+def test_demo_as_plain_text_kills_a_worker_and_oversells_nothing(environment: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--seconds", "3"], env=environment, cwd="/", capture_output=True, text=True, timeout=60
     )
@@ -56,7 +56,7 @@ def test_as_plain_text(environment: dict[str, str], tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_as_json(environment: dict[str, str], tmp_path: Path) -> None:
+def test_demo_as_json_has_the_counts_of_workers_and_store(environment: dict[str, str], tmp_path: Path) -> None:
     arguments = [*COMMAND, "--seconds", "3", "--workers", "2", "--json"]
     done = subprocess.run(arguments, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -97,7 +97,7 @@ def test_stopped_early_it_sums_up_and_cleans_up(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_orphaned_workers_end(environment: dict[str, str], tmp_path: Path) -> None:
+def test_workers_of_a_killed_demo_end(environment: dict[str, str], tmp_path: Path) -> None:
     process = subprocess.Popen([*COMMAND, "--seconds", "60"], env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()

@@ -15,7 +15,7 @@ from headgate.aws.aggregator import Counts, Follower, Host
 from headgate.aws.aggregator.stream import TableStream, newest_stream_plan
 from headgate.stores.dynamodb import keys
 from headgate.stores.dynamodb.items import attribute, values_of
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/rates/stream/2024-01-01T00:00:00.000"
 NOON = 1_717_243_200  # 2024-06-01T12:00:00Z, a month's first day

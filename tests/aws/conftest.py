@@ -11,7 +11,7 @@ import pytest
 from aggregator_helpers import Play
 
 from headgate.stores.dynamodb.table import STREAM, TABLE
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 _numbers = count()
 

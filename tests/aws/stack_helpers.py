@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from headgate.aws.stack import Stack, StackEvent, StackOptions
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 _numbers = count()
 QUICK = StackOptions(batch_window_seconds=0)

@@ -72,7 +72,7 @@ def followed(
     return aggregator, Follower(aggregator, stream, play.host.deliverer, play.host.perform, **settings)
 
 
-def test_parents_before_children(play: Play) -> None:
+def test_shards_of_a_stream_are_read_parents_first(play: Play) -> None:
     stream = PlayedStream(
         grandchild=("child", False, [8, 9]),
         other=("parent", False, [5, 6, 10]),

@@ -17,7 +17,7 @@ from headgate.aws.stack.package import build_package
 from headgate.core.errors import HeadgateError, RateLimiterUnavailable, ValidationError
 from headgate.limiter.leases.reconcile import Reconciled
 from headgate.stores.dynamodb.namespaces import Namespaces
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 
 class Context:
@@ -49,7 +49,7 @@ def aggregate(*records: Any, context: Any = PLENTY) -> dict[str, Any]:
     return handlers.aggregate(json.loads(json.dumps({"Records": records})), context)
 
 
-def test_a_batch(play: Play, environment: pytest.MonkeyPatch) -> None:
+def test_handler_counts_each_record_of_a_batch_once(play: Play, environment: pytest.MonkeyPatch) -> None:
     first, second = bucket_image({"rpm": 700}), bucket_image({"rpm": 900})
     assert aggregate(bucket_record(1, first), bucket_record(2, second, first)) == failures()
     assert aggregate(bucket_record(2, second, first)) == failures()
@@ -179,7 +179,7 @@ def test_one_that_fails_does_not_hold_up_the_others_and_is_not_hidden(
     assert "not now" in caplog.text
 
 
-def test_lambda_runs_it(play: Play, ministack: Engine) -> None:
+def test_lambda_runs_the_built_package(play: Play, ministack: Engine) -> None:
     functions = ministack.client("lambda")
     try:
         functions.create_function(

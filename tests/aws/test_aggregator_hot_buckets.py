@@ -52,7 +52,7 @@ def test_what_comes_twice_is_no_pressure() -> None:
         assert wanted_splits(changes, pressure) == []
 
 
-def test_two_seconds_are_two() -> None:
+def test_load_of_two_seconds_is_not_added_up() -> None:
     assert wanted_splits(written(600) + written(600, at=NOON + 1, before=600), HotBuckets()) == []
 
 

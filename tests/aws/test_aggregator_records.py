@@ -100,7 +100,7 @@ def test_sequence_numbers_are_ordered_as_numbers_and_streams_by_their_age() -> N
         ("2025-01-01T00:00:00", "2025-01-01T00:00:00Z", "2025-01-01T00:00:00Z", "2025-01-01T00:00:00Z"),
     ],
 )
-def test_at_the_boundary(at: str, hour: str, day: str, month: str) -> None:
+def test_a_moment_at_the_edge_lands_in_the_window_that_begins(at: str, hour: str, day: str, month: str) -> None:
     for fraction in (0.0, 0.001, 0.999):
         assert landed(seconds(at) + fraction) == {"hour": hour, "day": day, "month": month}
         assert landed((seconds(at) + fraction) * 1000) == {"hour": hour, "day": day, "month": month}

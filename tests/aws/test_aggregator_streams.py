@@ -114,7 +114,7 @@ def test_it_follows_until_it_is_stopped(play: Play) -> None:
 
 
 @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator"])
-def test_iterators_that_expire(play: Play, operation: str) -> None:
+def test_an_expired_iterator_is_replaced_and_nothing_is_counted_twice(play: Play, operation: str) -> None:
     bucket = play.bucket()
     bucket.consume(rpm=1)
     play.proxy.fail(1, "ExpiredIteratorException", operation=operation)

@@ -55,7 +55,7 @@ def names(s3: Any, bucket: str) -> list[str]:
     return [found["Key"] for found in s3.list_objects_v2(Bucket=bucket).get("Contents", ())]
 
 
-def test_there_and_back(s3: Any, bucket: str, host: Host) -> None:
+def test_archived_events_are_read_back_as_they_were_by_their_day(s3: Any, bucket: str, host: Host) -> None:
     record = event(7, action="limits set", after='{"rpm": "ünï\u2028code"}')
     outcome = process(host, record, event(8, "bob", "2024-02-29T23:59:59Z", action="reset"))
     assert (outcome.failed, outcome.counts.archived) == (None, 2)
@@ -166,7 +166,7 @@ def test_a_restored_table_overwrites_nothing(s3: Any, bucket: str, host: Host) -
     assert len(day(s3, bucket)) == 2
 
 
-def test_by_the_handler(s3: Any, bucket: str, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_archives_expired_events(s3: Any, bucket: str, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_URL", play.url)
     monkeypatch.setenv("HEADGATE_ARCHIVE_BUCKET", bucket)
     try:

@@ -12,8 +12,8 @@ import headgate.aws.stack.cloudformation as cloudformation
 from headgate import Limit, RateLimiterUnavailable, SyncRateLimiter, ValidationError, __version__
 from headgate.aws.stack import Stack, StackError, StackFailed, StackNotFound, StackOptions, template
 from headgate.stores.dynamodb.table import TABLE
-from headgate.testing.servers.dynamodb import Engine
 from headgate.testing.servers.process import eventually, free_port
+from local_servers.dynamodb import Engine
 
 LIMITS = [Limit.per_hour("rpm", 100)]
 
@@ -37,7 +37,7 @@ def test_from_the_first_deploy_to_the_end(here: Site) -> None:
     assert (deployed.action, deployed.namespace) == ("created", "default")
     assert here.ended()["Table"] == here.ended()[here.name] == "CREATE_COMPLETE"
 
-    with SyncRateLimiter(deployed.url) as limiter:
+    with SyncRateLimiter(deployed.url, store_timeout=20) as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 3}, LIMITS)
         limiter.try_acquire("acme", "llm", {"rpm": 4}, LIMITS)
     # Nothing here counts: it is the function, with the code of the package, behind the stream.
@@ -86,7 +86,7 @@ def test_the_table_is_as_the_store_makes_it(here: Site) -> None:
     assert found["KeySchema"] == TABLE["KeySchema"]
     indexes = [{name: index[name] for name in ("IndexName", "KeySchema", "Projection")} for index in _indexes(found)]
     assert indexes == TABLE["GlobalSecondaryIndexes"]
-    with SyncRateLimiter(here.stack.url) as limiter:
+    with SyncRateLimiter(here.stack.url, store_timeout=20) as limiter:
         limiter.try_acquire("acme", "llm", {"rpm": 3}, LIMITS)
 
 
@@ -241,7 +241,7 @@ def test_what_is_wrong_is_a_problem(alone: Site) -> None:
     assert "expiry" not in str(here.stack.status().problems)
 
 
-def test_names_that_cannot_be() -> None:
+def test_bad_names_of_a_stack_are_refused() -> None:
     for name in ("a", "1st", "under_score", "x" * 49):
         with pytest.raises(ValidationError, match="3 to 48"):
             Stack(name, region="eu-west-1")
@@ -261,7 +261,9 @@ def test_a_region_is_needed_and_somebody_who_answers() -> None:
         stack.status()
 
 
-def test_without_credentials(monkeypatch: pytest.MonkeyPatch, aws_credentials: str) -> None:
+def test_status_without_credentials_names_the_missing_variables(
+    monkeypatch: pytest.MonkeyPatch, aws_credentials: str
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with Stack("limits", region="eu-west-1") as stack, pytest.raises(ValidationError, match="AWS_SECRET_ACCESS_KEY"):

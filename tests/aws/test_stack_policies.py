@@ -13,8 +13,8 @@ from headgate import Limit, SyncRateLimiter
 from headgate.aws.aggregator import Host, Split
 from headgate.aws.aggregator.hot_buckets import split_plan
 from headgate.core.usage import HOUR_MS
-from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine, Ministack, Proxy
 
 LIMITS = [Limit.per_hour("rpm", 100), Limit.per_day("tpm", 10_000)]
 OUTPUTS = ("AppPolicyArn", "AdminPolicyArn", "ReadOnlyPolicyArn")
@@ -29,7 +29,7 @@ class Stage:
         self.ns = here.stack.update(namespace="blue").namespace_id
         self.blue = self._policies()
         self.arn = here.stack.outputs()["TableArn"]
-        with SyncRateLimiter(here.stack.url, namespace="green") as other:
+        with SyncRateLimiter(here.stack.url, namespace="green", store_timeout=20) as other:
             other.create_entity("acme")
 
     def _policies(self) -> tuple[dict[str, Any], ...]:
@@ -38,7 +38,7 @@ class Stage:
     def sent(self, namespace: str, work: Callable[[SyncRateLimiter], Any]) -> list[Asked]:
         """All that it takes to do some work."""
         with Proxy(self.here.engine.endpoint_url) as proxy:
-            with SyncRateLimiter(proxy.url(self.here.name), namespace=namespace) as limiter:
+            with SyncRateLimiter(proxy.url(self.here.name), namespace=namespace, store_timeout=20) as limiter:
                 work(limiter)
             found = [one for request in proxy.requests for one in asked(request.operation, request.body, self.arn)]
         assert found
@@ -159,7 +159,7 @@ def test_programs_change_neither_entities_nor_limits(stage: Stage) -> None:
         assert not any(action in ("dynamodb:GetItem", "dynamodb:Query") for action, _, _ in found)
 
 
-def test_readers_write_nothing(stage: Stage) -> None:
+def test_reader_policies_allow_no_write(stage: Stage) -> None:
     writes = {"Put", "Update", "Delete", "Write", "PartiQLUpdate", "PartiQLInsert", "PartiQLDelete"}
     for _, _, reader in (stage.blue, stage.whole):
         actions = [action for statement in reader["Statement"] for action in statement["Action"]]
@@ -210,7 +210,7 @@ def test_the_roles_are_enough_for_what_happens_seldom(ministack: Engine) -> None
     with site(ministack) as here, Proxy(ministack.endpoint_url) as proxy:
         ns, arn = here.stack.deploy().namespace_id, here.stack.outputs()["TableArn"]
         roles = {function: role(here, function) for function in ("Aggregator", "Reconciler")}
-        with SyncRateLimiter(proxy.url(here.name)) as limiter, Host(proxy.url(here.name)) as host:
+        with SyncRateLimiter(proxy.url(here.name), store_timeout=20) as limiter, Host(proxy.url(here.name)) as host:
             for number in range(20):
                 limiter.try_acquire("acme", f"llm-{number}", {"rpm": 1}, LIMITS)
             proxy.forget()
@@ -250,7 +250,7 @@ def test_the_roles_are_enough_for_the_functions_and_no_more(strict: Engine) -> N
         deployed = here.stack.deploy(QUICK)
         assert deployed.namespace_id is not None
         ns = deployed.namespace_id
-        with SyncRateLimiter(deployed.url) as limiter:
+        with SyncRateLimiter(deployed.url, store_timeout=20) as limiter:
             limiter.try_acquire("acme", "llm", {"rpm": 3}, LIMITS)
         eventually(lambda: len(here.usage(ns, "acme")) == 3, "the aggregator has counted, with its role")
         invoked = here.client("lambda").invoke(FunctionName=f"{here.name}-reconciler")
@@ -260,7 +260,7 @@ def test_the_roles_are_enough_for_the_functions_and_no_more(strict: Engine) -> N
         iam = here.client("iam")
         (name,) = [one["RoleName"] for one in iam.list_roles()["Roles"] if "AggregatorRole" in one["RoleName"]]
         iam.delete_role_policy(RoleName=name, PolicyName="aggregator")
-        with SyncRateLimiter(deployed.url) as limiter:
+        with SyncRateLimiter(deployed.url, store_timeout=20) as limiter:
             limiter.try_acquire("other", "llm", {"rpm": 3}, LIMITS)
         eventually(lambda: "not authorized" in strict.log or "AccessDenied" in strict.log, "it may no longer")
         assert here.usage(ns, "other") == {}

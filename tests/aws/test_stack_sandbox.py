@@ -32,7 +32,7 @@ def box(tmp_path: Path, dynamodb_wanted: None) -> Iterator[Sandbox]:
     made.down()
 
 
-def test_up_and_down(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_up_serves_limiters_and_down_ends_all_of_it(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither these credentials nor this endpoint are anybody's business in there.
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hunter2")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

@@ -60,11 +60,11 @@ def test_an_axis_reaches_as_far_as_it_must(most: float, count: int) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, float("inf"), float("nan")])
-def test_an_axis_of_nothing(most: float) -> None:
+def test_axis_of_no_values_goes_from_0_to_1(most: float) -> None:
     assert ticks(most) == [0, 1]
 
 
-def test_short_numbers() -> None:
+def test_axis_numbers_are_short_with_a_unit() -> None:
     assert [short(one) for one in (0, 0.25, 950, 1200, 34e6, 2.5e9, 7e12)] == [
         "0", "0.25", "950", "1.2k", "34M", "2.5G", "7T",
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def test_it_says_what_it_is_to_those_who_cannot_see_it() -> None:
 
 
 @given(st.lists(values, max_size=9), st.integers(1, 6))
-def test_the_others_are_one(rows: list[list[float]], count: int) -> None:
+def test_largest_series_keep_the_sum_in_one_for_all_others(rows: list[list[float]], count: int) -> None:
     series = [Series(f"s{n}", row) for n, row in enumerate(rows)]
     found = largest(series, count)
     assert len(found) == min(count, len(series))

@@ -101,7 +101,7 @@ def test_never_more_than_capacity_and_rate_times_time(limit: Limit, attempts: li
 
 
 @given(buckets(), buckets(), st.integers(1, 10**15), st.integers(1, 10**15), st.integers(0, 10**9))
-def test_refused_changes_nothing(one: Bucket, other: Bucket, amount: int, more: int, ms: int) -> None:
+def test_refused_request_changes_no_bucket(one: Bucket, other: Bucket, amount: int, more: int, ms: int) -> None:
     request = Request(Mode.TAKE, ("a", "b"), (Part(0, one.limit, amount), Part(1, other.limit, more)))
     untouched = [copy_of(one), copy_of(other)]
     answer = decide(request, [one, other], START + ms)

@@ -38,7 +38,7 @@ from headgate.core.units import amount_to_milli, wait_to_ms
         ("1 concurrent ttl 250ms", Limit.concurrent("x", 1, ttl=0.25)),
     ],
 )
-def test_parse(spec: str, expected: Limit) -> None:
+def test_parse_reads_every_spelling_of_a_limit(spec: str, expected: Limit) -> None:
     assert Limit.parse("x", spec) == expected
 
 
@@ -67,7 +67,7 @@ def test_parse(spec: str, expected: Limit) -> None:
         "10/minute concurrent",
     ],
 )
-def test_what_cannot_be_parsed(spec: Any) -> None:
+def test_a_bad_spelling_is_refused_with_an_example(spec: Any) -> None:
     with pytest.raises(ValidationError, match="100/minute") as caught:
         Limit.parse("x", spec)
     assert repr(spec) in str(caught.value)
@@ -95,7 +95,7 @@ def test_every_limit_survives_its_spelling_its_dict_and_pickle(limit: Limit) -> 
     "value", [0, -1, float("nan"), float("inf"), 10**12 + 1, 0.0001, "5", None, True, Decimal("0.0005")]
 )
 @pytest.mark.parametrize("field", ["capacity", "refill_amount"])
-def test_amounts_out_of_range(field: str, value: Any) -> None:
+def test_amounts_out_of_range_are_refused_by_field(field: str, value: Any) -> None:
     arguments: dict[str, Any] = {"capacity": 1, "refill_amount": 1, "refill_period_seconds": 1, field: value}
     with pytest.raises(ValidationError, match=field) as caught:
         Limit("x", **arguments)
@@ -103,13 +103,13 @@ def test_amounts_out_of_range(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), 0.0005, 366 * 86_400 + 1, "1", None])
-def test_periods_out_of_range(value: Any) -> None:
+def test_periods_out_of_range_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError, match="refill_period_seconds"):
         Limit("x", 1, 1, value)
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1.5, 0.001, float("nan"), 10**12 + 1, "5", None, True])
-def test_slots_out_of_range(slots: Any) -> None:
+def test_slots_out_of_range_are_refused(slots: Any) -> None:
     with pytest.raises(ValidationError, match="slots of limit 'x'") as caught:
         Limit.concurrent("x", slots)
     assert repr(slots) in str(caught.value)
@@ -139,7 +139,7 @@ def test_the_ends_of_the_range_are_in() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1x", "a" * 65, "a b", "a#b", "a/b", "ä", "a\n", "_lease", None])
-def test_bad_names(name: Any) -> None:
+def test_a_bad_limit_name_is_refused(name: Any) -> None:
     for make in (Limit.per_minute, Limit.concurrent):
         with pytest.raises(ValidationError, match="limit name"):
             make(name, 1)

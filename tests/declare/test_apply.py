@@ -36,8 +36,8 @@ from headgate.http import DocumentError
 from headgate.plan import WriteRecords, run
 from headgate.stores import open_store
 from headgate.stores.contract import MAX_CHANGES
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.postgres import PostgresServer
 
 RPM = {"rpm": Limit.per_minute("rpm", 10)}
 MORE = {"rpm": Limit.per_minute("rpm", 20)}
@@ -130,7 +130,7 @@ def test_applied_without_prune_nothing_is_removed(first: Declaration, second: De
         assert diff(limiter, second) == []
 
 
-def test_on_every_store(limiter: SyncRateLimiter) -> None:
+def test_apply_export_and_prune_agree_on_every_store(limiter: SyncRateLimiter) -> None:
     assert put(limiter, SMALL) == 8
     assert export(limiter) == SMALL
     assert put(limiter, SMALL, prune=True) == 0
@@ -144,7 +144,7 @@ def test_on_every_store(limiter: SyncRateLimiter) -> None:
     assert limiter.resolve_limits("acme", "llm") == (list(MORE.values()), "entity")
 
 
-def test_for_coroutines(url: str) -> None:
+def test_coroutines_apply_and_export_the_same(url: str) -> None:
     async def run() -> None:
         async with RateLimiter(url, store_timeout=5.0) as limiter:
             assert await aapply(limiter, await adiff(limiter, SMALL)) == 8

@@ -34,7 +34,7 @@ def problems(folder: Path, text: str, name: str = "limits.yaml") -> list[str]:
     return [problem.removeprefix(f"{folder / name}:") for problem in refused.value.problems]
 
 
-def test_the_example() -> None:
+def test_example_file_is_read_with_all_it_declares() -> None:
     declaration = read_limits_file(EXAMPLE)
     acme = declaration.entities["acme"]
     assert (acme.name, acme.parent_id, acme.cascade, acme.metadata) == ("Acme", "holding", True, {"plan": "pro"})
@@ -92,7 +92,7 @@ def test_other_readers_of_yaml_read_the_same() -> None:
     assert yaml.safe_load(write_limits(declaration)) == declaration.as_dict()
 
 
-def test_what_cannot_be_written() -> None:
+def test_a_value_that_no_file_can_hold_is_refused() -> None:
     with_null = Declaration(entities={"a": DeclaredEntity(metadata={"none": None})})
     assert "none: null" in write_limits(with_null)
     with pytest.raises(ValidationError, match="a null, which TOML does not have: write YAML"):
@@ -237,7 +237,7 @@ def test_the_schema_allows_every_limit_that_can_be_read(spec: str) -> None:
     VALIDATOR.validate({"system": {"limits": {"rpm": spec}}})
 
 
-def test_a_declaration_of_nothing() -> None:
+def test_an_empty_declaration_is_an_empty_file() -> None:
     nothing = Declaration()
     assert write_limits(nothing) == "{}\n"
     assert write_limits(replace(nothing, namespace="blue"), "toml") == 'namespace = "blue"\n'

@@ -49,7 +49,7 @@ def slugs(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     for link in links_of(page):
         path, _, anchor = link.partition("#")
         target = in_repository(page, path)

@@ -65,14 +65,14 @@ def test_nothing_comes_from_elsewhere(site: Path, pages: dict[Path, Page]) -> No
         assert [url for url in fetched if ELSEWHERE.match(url)] == [], sheet.name
 
 
-def test_assets_are_there(site: Path, pages: dict[Path, Page]) -> None:
+def test_every_asset_of_the_site_exists(site: Path, pages: dict[Path, Page]) -> None:
     for name, page in pages.items():
         if name != Path("404.html"):  # its paths are those of a server
             for asset in {re.sub(r"[?#].*", "", asset) for asset in page.assets if not asset.startswith("data:")}:
                 assert (site / name.parent / asset).exists(), f"{name}: {asset}"
 
 
-def test_tables_are_whole(pages: dict[Path, Page]) -> None:
+def test_no_bar_inside_code_cuts_a_table(pages: dict[Path, Page]) -> None:
     for name, page in pages.items():
         for row in re.findall(r"<tr>.*?</tr>", page.text, re.DOTALL):
             assert "\\|" not in row, f"{name}: {row}"

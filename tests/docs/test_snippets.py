@@ -22,6 +22,7 @@ from doc_pages import BLOCKS, Block
 
 import headgate.stores
 import headgate.stores.memory
+from conformance_parts import LimiterElsewhere, Threads
 from headgate.testing.conformance import StoreConformance
 
 EXPECTED = re.compile(r"^.*\bprint\(.*# -> (.*)$", re.MULTILINE)
@@ -67,7 +68,9 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     "block", [block for block in PROGRAMS if block.info != "python no-run"], ids=lambda block: block.name
 )
 @pytest.mark.usefixtures("alone")
-def test_snippet(block: Block, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+def test_every_python_block_runs_and_prints_what_the_page_shows(
+    block: Block, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
     urls = {}
     if REDIS in block.source:
         server = request.getfixturevalue("redis_server")
@@ -95,7 +98,7 @@ def test_few_blocks_are_not_run() -> None:
     assert len(skipped) <= 3, f"too many blocks are not run: {[block.name for block in skipped]}"
 
 
-class TestTheStoreOfTheGuide(StoreConformance):
+class TestTheStoreOfTheGuide(Threads, LimiterElsewhere, StoreConformance):
     """docs/stores.md shows a whole store. It is one."""
 
     histories = 10

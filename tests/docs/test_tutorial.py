@@ -113,7 +113,7 @@ def agrees(shown: str, answer: str) -> bool:
     return re.fullmatch(pattern, plain(answer), re.DOTALL) is not None
 
 
-def test_the_tutorial_works(shell: Shell) -> None:
+def test_every_step_of_the_tutorial_answers_as_shown(shell: Shell) -> None:
     for block in (block for page in TUTORIAL for block in split(page)[0]):
         if block.title:
             (shell.folder / block.title).write_text(shell.here(block.source))
@@ -124,7 +124,7 @@ def test_the_tutorial_works(shell: Shell) -> None:
                     pytest.fail(f"{block.name}: {command}\n{answer}\nand not\n{shown}", pytrace=False)
 
 
-def test_answers_are_compared() -> None:
+def test_comparing_answers_allows_elisions_and_waits_and_nothing_else() -> None:
     assert agrees("wait 20 min\n...\n{'a': 1, ...", "wait 19 min 59.9 s\n1\n2\n{'a': 1, 'b': 2}")
     assert not agrees("3 left, wait 20 min", "2 left, wait 20 min")
     assert not agrees("one", "one\ntwo")

@@ -10,9 +10,9 @@ from typing import Protocol
 from uuid import uuid4
 
 from headgate import SyncRateLimiter
-from headgate.testing.servers.dynamodb import Engine, Proxy
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.dynamodb import Engine, Proxy
+from local_servers.postgres import PostgresServer
 
 
 class Outage(Protocol):
@@ -34,7 +34,7 @@ class Outage(Protocol):
 class RedisOutage:
     """redis-server, killed with kill -9. What it was sent while it stood still it never did."""
 
-    timeout = 1.5
+    timeout = 3.0
 
     def __init__(self, server: RedisServer, *, forgets: bool) -> None:
         self._server = server
@@ -54,7 +54,7 @@ class RedisOutage:
 class PostgresOutage:
     """PostgreSQL, all its processes killed with kill -9. What it was sent while it stood still it never did."""
 
-    timeout = 1.5
+    timeout = 3.0
     forgets = False
 
     def __init__(self, server: PostgresServer) -> None:
@@ -76,7 +76,7 @@ class PostgresOutage:
 class DynamoDBOutage:
     """The line to DynamoDB is dead. What it was sent while no answer came it did."""
 
-    timeout = 1.5
+    timeout = 3.0
     forgets = False
 
     def __init__(self, engine: Engine, proxy: Proxy) -> None:
@@ -100,7 +100,7 @@ class DynamoDBOutage:
 class SqliteOutage:
     """Somebody has locked the file, and does not let go of it."""
 
-    timeout = 0.3  # callers wait for the file one after the other
+    timeout = 1.0  # callers wait for the file one after the other
     forgets = False
 
     def __init__(self, path: Path) -> None:
@@ -142,7 +142,7 @@ def dynamodb_outage(engine: Engine) -> Iterator[Outage]:
 @contextmanager
 def sqlite_outage(folder: Path) -> Iterator[Outage]:
     outage = SqliteOutage(folder / "faults.db")
-    with SyncRateLimiter(outage.url) as limiter:
+    with SyncRateLimiter(outage.url, store_timeout=20) as limiter:
         limiter.ping()
     yield outage
     outage.up()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from fault_helpers import PAUSE_SECONDS, ROUNDING_SECONDS, Place, eventually, free, wish
+from fault_helpers import PATIENCE_SECONDS, PAUSE_SECONDS, ROUNDING_SECONDS, Place, eventually, free, wish
 
 from headgate.limiter.acquire.slot_queue import PLACE_MS
 
-TTL = 1.0
+TTL = 3.0  # a machine so busy that a holder does not get to renew for so long is no failure of ours
 SLOTS = 2
 A_SLOT = wish(SLOTS, TTL)
 
@@ -20,19 +20,19 @@ def test_its_slot_is_free_at_its_ttl_and_once(place: Place) -> None:
         granted = doomed.held_until()
         while doomed.held_until() < granted + TTL:
             assert first.take(**A_SLOT) == 0
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(3 * PAUSE_SECONDS)
         until = doomed.held_until()
         doomed.kill()
         taken = 0
         while not taken:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(3 * PAUSE_SECONDS)
             asked_at = time.monotonic()
             for process in (first, second):
                 process.tell("take", **A_SLOT)
             limiter.reconcile()
             taken = first.answer() + second.answer()
             assert not taken or time.monotonic() >= until - ROUNDING_SECONDS, "before its time was over"
-            assert asked_at < until + 20 * TTL, "its slot was never free"
+            assert asked_at < until + PATIENCE_SECONDS, "its slot was never free"
         assert taken == 1
         assert free(limiter, SLOTS, TTL) == 0
         assert first.take(**A_SLOT) + second.take(**A_SLOT) == 0

@@ -29,7 +29,7 @@ async def free(limiter: RateLimiter, entities: Sequence[str] = ENTITIES) -> set[
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"], indirect=True)
-def test_ten_thousand_expire_together(place: Place) -> None:
+def test_ten_thousand_leases_that_expire_at_once_are_free_and_swept_once(place: Place) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         settings: dict[str, Any] = {"namespace": place.namespace, "store_timeout": LONG_ENOUGH, "clock": clock}

@@ -7,7 +7,7 @@ import time
 import pytest
 from fault_helpers import Place, Process, eventually, free, wish
 
-TTL = 0.8
+TTL = 2.0
 A_SLOT = wish(1, TTL)
 
 both_kinds = pytest.mark.parametrize("kind", ["sync", "async"])

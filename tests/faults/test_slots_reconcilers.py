@@ -6,11 +6,11 @@ import threading
 import time
 from typing import Any
 
-from fault_helpers import Place, Process, eventually
+from fault_helpers import PAUSE_SECONDS, Place, Process, eventually
 
 from headgate import Limit, SyncRateLimiter
 
-TTL = 2.0
+TTL = 4.0
 ALIVE = AT_ONCE = 20
 CAPACITY = 1000
 STILL = [CAPACITY, 0.001, 366 * 86_400]  # in a test it gains nothing
@@ -57,12 +57,13 @@ def test_three_at_once_restore_everything_once(place: Place, store: str) -> None
             with place.limiter() as own:
                 while not done.is_set():
                     most = max(most, tokens(own)[0])
-                    time.sleep(0.05)
+                    time.sleep(3 * PAUSE_SECONDS)
 
         looking = threading.Thread(target=look)
         looking.start()
 
         def all_restored() -> bool:
+            time.sleep(10 * PAUSE_SECONDS)
             for reconciler in reconcilers:
                 reconciler.tell("reconcile")
             for found in [reconciler.answer() for reconciler in reconcilers]:

@@ -54,7 +54,7 @@ def test_whatever_a_client_claims_its_proxy_knows_better(client: str, claimed: l
         ("", "203.0.113.7", None),
     ],
 )
-def test_through_proxies(peer: str, header: str, expected: str | None) -> None:
+def test_x_forwarded_for_counts_only_through_trusted_proxies(peer: str, header: str, expected: str | None) -> None:
     assert Addresses(PROXIES).of(call(peer=peer, x_forwarded_for=header)) == expected
 
 
@@ -68,7 +68,7 @@ def test_through_proxies(peer: str, header: str, expected: str | None) -> None:
         ("for=_hidden", "10.0.0.1"),
     ],
 )
-def test_the_standard_header(header: str, expected: str) -> None:
+def test_forwarded_header_counts_only_through_trusted_proxies(header: str, expected: str) -> None:
     assert Addresses(PROXIES, forwarded="Forwarded").of(call(peer="10.0.0.1", forwarded=header)) == expected
 
 
@@ -94,6 +94,6 @@ def test_an_address_is_read_as_it_is_written(address: object) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"proxies": ["10.0.0.0/33"]}, {"proxies": "10.0.0.1"}, {"ipv6_prefix": 0}])
-def test_mistakes_are_named(settings: dict[str, object]) -> None:
+def test_bad_settings_of_addresses_are_refused_by_name(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=r"proxies|ipv6_prefix"):
         Addresses(**settings)  # type: ignore[arg-type]

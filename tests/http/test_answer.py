@@ -33,7 +33,7 @@ def status(spec: str, available: int, *, name: str = "minute", resource: str = "
     return LimitStatus("e", resource, name, limit, available, 1, bool(wait_ms), wait_ms)
 
 
-def test_a_request_that_passed() -> None:
+def test_headers_of_a_passed_request_show_every_limit() -> None:
     statuses = decided(Limit.parse("minute", "10/minute burst 20"), Limit.parse("day", "1000/day"))
     assert Headers(ALL).of(statuses, CLOCK) == [
         ("RateLimit-Policy", '"minute";q=20;w=120, "day";q=1000;w=86400'),
@@ -44,7 +44,7 @@ def test_a_request_that_passed() -> None:
     ]
 
 
-def test_one_that_did_not() -> None:
+def test_headers_of_a_refusal_say_when_to_retry() -> None:
     refused = RateLimitExceeded(decided(Limit.parse("minute", "2/minute"), times=3))
     headers = dict(Headers(ALL).of_refusal(refused, CLOCK))
     assert headers["RateLimit"] == '"minute";r=0;t=30'
@@ -62,7 +62,7 @@ def test_one_that_did_not() -> None:
     }
 
 
-def test_one_that_never_will() -> None:
+def test_refusal_that_can_never_pass_has_no_retry_after() -> None:
     refused = RateLimitExceeded(decided(Limit.parse("minute", "2/minute"), amount=3))
     assert "Retry-After" not in dict(Headers(ALL).of_refusal(refused, CLOCK))
     body = json.loads(too_many(refused, []).body)
@@ -167,7 +167,7 @@ def test_where_two_rules_count_their_names_are_told_apart() -> None:
         ([], set()),
     ],
 )
-def test_they_can_be_chosen(kinds: list[str], names: set[str]) -> None:
+def test_kinds_of_headers_can_be_chosen_and_others_are_refused(kinds: list[str], names: set[str]) -> None:
     refused = RateLimitExceeded(decided(Limit.parse("minute", "2/minute"), times=3))
     assert set(dict(Headers(kinds).of_refusal(refused, CLOCK))) == names  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="'x-rate'"):

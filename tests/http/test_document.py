@@ -103,7 +103,7 @@ DEEP = "a: &a [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]\nb: [[[[[[[[[[[[[[[[[*a]]]]]
         ("[" * 50_000, ["1: values are nested more than 32 deep"]),
     ],
 )
-def test_mistakes_in_yaml(
+def test_mistakes_in_yaml_are_reported_with_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: list[str], loader: str
 ) -> None:
     if loader == "SafeLoader":
@@ -125,7 +125,7 @@ def test_mistakes_in_yaml(
         ("", ["1: the file has no rules"]),
     ],
 )
-def test_mistakes_in_toml(tmp_path: Path, text: str, expected: list[str]) -> None:
+def test_mistakes_in_toml_are_reported_with_their_lines(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert_like(problems(tmp_path, "toml", text), expected)
 
 
@@ -171,7 +171,7 @@ def test_a_message_has_an_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "module", "text"), [("yaml", "yaml_file", "needs PyYAML"), ("toml", "toml_file", "needs tomli")]
 )
-def test_without_the_parser(
+def test_a_missing_parser_is_reported_with_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str, text: str
 ) -> None:
     monkeypatch.delitem(sys.modules, f"headgate.files.{module}", raising=False)

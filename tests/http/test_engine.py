@@ -35,7 +35,7 @@ def test_callers_have_each_their_own() -> None:
         assert opened.passing(2, "/login", method="POST") == [True, False]
 
 
-def test_everyone_together() -> None:
+def test_per_everyone_is_one_bucket_for_all_callers() -> None:
     with gate(Rule("all", limits="2/minute", per="everyone")) as opened:
         assert [opened.passes(user=user) for user in ("ann", "bob", "cat")] == [True, True, False]
 
@@ -67,7 +67,7 @@ def test_a_shadow_counts_and_tells_and_never_refuses(also: bool) -> None:
 
 
 @pytest.mark.parametrize("cost", [3, {"minute": 3}, lambda call: int(call.params["n"]), lambda call: {"minute": 3}])
-def test_cost(cost: Any) -> None:
+def test_cost_of_a_rule_is_what_a_request_takes(cost: Any) -> None:
     with gate(Rule("n", "/n/{n}", limits="7/minute", cost=cost)) as opened:
         assert opened.passing(3, "/n/3") == [True, True, False]
 
@@ -77,7 +77,7 @@ def test_a_cost_of_nothing_is_free() -> None:
         assert opened.passing(3) == [True] * 3
 
 
-def test_stored_limits() -> None:
+def test_a_rule_without_limits_uses_the_stored_ones() -> None:
     rule, dear = Rule("chat", "/chat"), Rule("dear", "/dear", cost=2)
     with gate(rule, dear) as opened:
         assert opened.passing(3, "/chat") == [False] * 3, "there are none"
@@ -88,7 +88,7 @@ def test_stored_limits() -> None:
         assert opened.passing(2, "/dear") == [True, False]
 
 
-def test_exempt() -> None:
+def test_exempt_paths_and_callers_are_not_limited() -> None:
     def internal(call: Any) -> bool:
         return bool(call.caller == "user:root")
 
@@ -166,7 +166,7 @@ class TestOnRedis:
     @pytest.mark.parametrize(("policy", "status"), [("block", 503), ("allow", 200), ("local", 200)])
     def test_a_store_that_is_away(self, policy: Any, status: int) -> None:
         with RedisServer() as server:
-            limiter = SyncRateLimiter(server.url, on_unavailable=policy, store_timeout=0.5)
+            limiter = SyncRateLimiter(server.url, on_unavailable=policy, store_timeout=5)
             rules = [Rule("login", limits="2/minute"), Rule("new", limits="1/minute", shadow=True, priority=1)]
             opened = [SyncGate(RuleEngine(limiter, some)) for some in (rules, rules[:1])]
             for one in opened:
@@ -245,7 +245,7 @@ async def nothing(call: Any) -> Any: ...
         ({"rules": [Rule("x", limits="1/minute", cost=nothing)]}, "rule 'x'"),
     ],
 )
-def test_threads_await_nothing(settings: dict[str, Any], named: str) -> None:
+def test_coroutine_functions_are_refused_for_threads(settings: dict[str, Any], named: str) -> None:
     with SyncRateLimiter("memory://") as limiter, pytest.raises(ValidationError, match=named):
         SyncGate(RuleEngine(limiter, **settings))
 

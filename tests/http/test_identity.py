@@ -39,7 +39,7 @@ def test_the_first_that_is_known() -> None:
         sent.pop(name or "", None)
 
 
-def test_without_settings() -> None:
+def test_default_identity_trusts_nothing_a_caller_can_make_up() -> None:
     identity = Identity()
     sent = {"x_api_key": KEY, "authorization": f"Bearer {KEY}", "x_user": "ann", "x_forwarded_for": "203.0.113.7"}
     assert identity.caller(call(user="ann", **sent)) == "user:ann"
@@ -56,7 +56,7 @@ def test_without_settings() -> None:
         ("everyone", "everyone"),
     ],
 )
-def test_whose_bucket(per: Any, expected: str) -> None:
+def test_per_decides_whose_bucket_is_charged(per: Any, expected: str) -> None:
     identity = Identity(**(WHOLE | {"address": lambda _: None}))
     assert identity.of(per, call(x_user="ann", x_org="acme")) == expected
 
@@ -104,11 +104,11 @@ def test_a_key_is_not_in_the_store_and_not_in_an_answer() -> None:
         (None, None),
     ],
 )
-def test_bearer(sent: str | None, expected: str | None) -> None:
+def test_bearer_is_read_from_a_well_formed_header_only(sent: str | None, expected: str | None) -> None:
     assert bearer(call(**({} if sent is None else {"authorization": sent}))) == expected
 
 
-def test_mistakes_are_named() -> None:
+def test_bad_settings_of_identity_are_refused_without_showing_secrets() -> None:
     with pytest.raises(ValidationError, match="user must be a function"):
         Identity(user="x-user")  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="64 bytes") as error:
@@ -137,7 +137,7 @@ def test_mistakes_are_named() -> None:
         ("/A", "/A"),
     ],
 )
-def test_what_servers_ignore(sent: str, path: str) -> None:
+def test_paths_are_cleaned_as_servers_read_them(sent: str, path: str) -> None:
     assert clean(sent) == path
 
 

@@ -150,7 +150,7 @@ class TestBadCosts:
             else:
                 assert left == 100
 
-    def test_coroutine_functions(self) -> None:
+    def test_cost_by_a_coroutine_function_is_awaited_and_checked(self) -> None:
         async def cost(call: Any) -> int:
             return int(call.header("x-batch-size") or 1)
 
@@ -174,7 +174,9 @@ class TestMisconfiguredRules:
 
     @pytest.mark.parametrize(("policy", "expected"), [("block", [503] * 3), ("allow", [200] * 3), ("local", [503] * 3)])
     @pytest.mark.parametrize("cost", [1, 2, lambda _: 2, {"rpm": 1}])
-    def test_rule_without_stored_limits(self, policy: Any, expected: list[int], cost: Any) -> None:
+    def test_rule_without_stored_limits_follows_the_outage_policy(
+        self, policy: Any, expected: list[int], cost: Any
+    ) -> None:
         with gate(Rule("chat", cost=cost), on_unavailable=policy) as opened:
             assert statuses(opened, 3) == expected
             assert misconfigured(opened) == [("chat", "no_limits")]
@@ -224,7 +226,7 @@ class TestMisconfiguredRules:
             assert statuses(opened, 2) == [503] * 2
             assert misconfigured(opened) == [("chat", "unknown_limit")]
 
-    def test_parent_that_is_gone(self) -> None:
+    def test_rule_with_a_missing_parent_fails_and_others_still_count(self) -> None:
         with gate(Rule("chat", limits="9/minute"), Rule("all", limits="1/minute", per="everyone", also=True)) as opened:
             opened.limiter.create_entity("team")
             opened.limiter.create_entity("user:ann", parent_id="team", cascade=True)

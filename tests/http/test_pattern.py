@@ -46,7 +46,7 @@ def match(pattern: str, path: str) -> dict[str, str] | None:
         ("/.well-known/*", ["/.well-known/x"], ["/well-known/x"]),
     ],
 )
-def test_matches(pattern: str, matches: Sequence[str], others: Sequence[str]) -> None:
+def test_a_pattern_matches_its_paths_and_no_others(pattern: str, matches: Sequence[str], others: Sequence[str]) -> None:
     assert [path for path in matches if match(pattern, path) is None] == []
     assert [path for path in others if match(pattern, path) is not None] == []
 
@@ -64,7 +64,9 @@ def test_matches(pattern: str, matches: Sequence[str], others: Sequence[str]) ->
         ("/{a}/**/{b}/c/**/d/{e}", "/1/2/3/c/4/c/d/5", {"a": "1", "b": "3", "e": "5"}),
     ],
 )
-def test_parameters(pattern: str, path: str, expected: dict[str, str] | None) -> None:
+def test_parameters_of_a_pattern_are_read_from_the_path(
+    pattern: str, path: str, expected: dict[str, str] | None
+) -> None:
     assert match(pattern, path) == expected
 
 
@@ -101,13 +103,13 @@ def test_parameters(pattern: str, path: str, expected: dict[str, str] | None) ->
         ("/a/..", r"segment '\.\.'"),
     ],
 )
-def test_refused(pattern: str, why: str) -> None:
+def test_a_bad_pattern_is_refused_with_the_reason(pattern: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         Pattern(pattern)
 
 
 @given(st.lists(PATTERNS, min_size=1, max_size=12), PATHS)
-def test_against_regular_expressions(patterns: list[str], path: str) -> None:
+def test_pattern_tree_finds_what_regular_expressions_find(patterns: list[str], path: str) -> None:
     tree: PatternTree[int] = PatternTree()
     for number, pattern in enumerate(patterns):
         tree.add(Pattern(pattern), number)

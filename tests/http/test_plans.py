@@ -151,7 +151,7 @@ def test_a_store_that_is_away_is_told_once_for_all_callers(caplog: pytest.LogCap
     assert len(told) == 1
 
 
-def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "_CAPACITY", 10)
     plans = Plans(PLANS, lambda call: call.caller)
     with gate(*RULES, plans=plans) as opened:
@@ -173,7 +173,7 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         {"plans": PLANS, "of": {}, "timeout": float("inf")},
     ],
 )
-def test_mistakes_are_named(settings: dict[str, Any]) -> None:
+def test_bad_settings_of_plans_are_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"'pro'|of must be|'por'|ttl|timeout"):
         Plans(**settings)
 
@@ -191,7 +191,7 @@ def test_a_plan_under_which_a_rule_makes_no_sense_is_refused_at_start(plan: dict
         gate(rule, plans=Plans({"small": plan}, {})).__enter__()
 
 
-def test_plans_in_a_file(tmp_path: Path) -> None:
+def test_plans_of_a_file_are_obeyed(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("rules: [{id: search, limits: 2/minute}]\nplans: {pro: {search: 5/minute}}\n")
     with SyncRateLimiter("memory://") as limiter:
@@ -248,11 +248,13 @@ class TestProviderThatHangs:
             assert sum(opened.passing(9, "/search")) == 3
             provider.free.set()
 
-    def test_leaves_what_was_known(self, time: Time) -> None:
+    def test_leaves_the_plan_that_was_known_before(self, time: Time) -> None:
         provider = Provider()
         provider.free.set()
-        with gate(*RULES, plans=Plans(PLANS, provider, ttl=60, timeout=0.05)) as opened:
+        plans = Plans(PLANS, provider, ttl=60, timeout=0.05)
+        with gate(*RULES, plans=plans) as opened:
             assert opened.passes("/search", user="ann")
+            eventually(lambda: plans._known["user:ann"][1] == "pro", "it has answered, late or not")
             provider.free.clear()
             time.now += 60
             assert sum(opened.passing(9, "/search", user="ann")) == 4, "of the five of the plan"

@@ -90,7 +90,7 @@ def load(folder: Path, suffix: str, text: str, **options: Any) -> RulesFile:
 
 
 @pytest.mark.parametrize(("suffix", "text"), [("yaml", YAML), ("yml", YAML), ("toml", TOML), ("YAML", YAML)])
-def test_a_file(tmp_path: Path, suffix: str, text: str) -> None:
+def test_a_file_of_rules_is_read_whole_in_yaml_and_toml(tmp_path: Path, suffix: str, text: str) -> None:
     file = load(tmp_path, suffix, text)
     assert {rule.id: rule for rule in file.rules} == {
         "search": Rule("search", "/search/**", method="GET", limits="10/minute burst 20"),
@@ -261,7 +261,9 @@ MISTAKES = [
 
 @pytest.mark.parametrize("suffix", ["yaml", "toml"])
 @pytest.mark.parametrize(("yaml", "toml", "expected"), [pytest.param(*case, id=name) for name, *case in MISTAKES])
-def test_mistakes(tmp_path: Path, suffix: str, yaml: str, toml: str, expected: list[str]) -> None:
+def test_mistakes_in_a_file_are_reported_with_their_lines(
+    tmp_path: Path, suffix: str, yaml: str, toml: str, expected: list[str]
+) -> None:
     assert_like(problems(tmp_path, suffix, yaml if suffix == "yaml" else toml), expected)
 
 
@@ -291,7 +293,7 @@ def test_a_cost_may_be_of_a_limit_that_some_plan_has_or_that_is_stored(tmp_path:
         ("toml", "descriptors.a = 1\n\nsystem = {b = [2, 'x']}"),
     ],
 )
-def test_sections_of_others(tmp_path: Path, suffix: str, text: str) -> None:
+def test_sections_of_other_programs_are_kept_if_named_and_else_refused(tmp_path: Path, suffix: str, text: str) -> None:
     file = load(tmp_path, suffix, text, sections=["descriptors", "system", "entities"])
     assert len(file.rules) == 0
     assert {name: node.plain() for name, node in file.sections.items()} == {

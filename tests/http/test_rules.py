@@ -41,7 +41,9 @@ def ids(rules: Rules, method: str, path: str) -> list[str]:
         ({"path": "/a", "method": "GET|POST"}, {"path": "/a", "method": "*"}, "/a"),
     ],
 )
-def test_order(first: dict[str, Any], second: dict[str, Any], path: str) -> None:
+def test_the_most_specific_rule_comes_first_in_any_order_given(
+    first: dict[str, Any], second: dict[str, Any], path: str
+) -> None:
     rules = [Rule("first", **first), Rule("second", **second)]
     for given_so in (rules, rules[::-1]):
         assert ids(Rules(given_so), "GET", path) == ["first"]
@@ -68,7 +70,7 @@ def test_what_cannot_be_ordered_otherwise_is_tried_as_it_was_given() -> None:
         (("M-SEARCH",), ["M-SEARCH"], ["SEARCH"]),
     ],
 )
-def test_methods(method: Any, matches: list[str], others: list[str]) -> None:
+def test_a_rule_matches_its_methods_and_no_others(method: Any, matches: list[str], others: list[str]) -> None:
     rules = Rules([Rule("x", "/a", method=method)])
     assert [name for name in matches if not rules.match(name, "/a")] == []
     assert [name for name in others if rules.match(name, "/a")] == []
@@ -143,7 +145,9 @@ def model(rules: list[Rule], method: str, path: str) -> list[tuple[str, Mapping[
 
 
 @given(RULES, st.lists(st.tuples(st.sampled_from(["GET", "HEAD", "POST", "PUT"]), PATHS), min_size=1, max_size=4))
-def test_against_the_model(descriptions: list[dict[str, Any]], requests: list[tuple[str, str]]) -> None:
+def test_matching_rules_equal_a_plain_model(
+    descriptions: list[dict[str, Any]], requests: list[tuple[str, str]]
+) -> None:
     rules: list[Rule] = []
     for number, description in enumerate(descriptions):
         try:
@@ -206,7 +210,7 @@ def test_a_rule_is_a_value() -> None:
         rule.id = "y"  # type: ignore[misc]
 
 
-def test_what_is_left_out() -> None:
+def test_rule_has_defaults_for_all_but_its_id() -> None:
     rule = Rule("x")
     assert (rule.path, rule.method, rule.limits, rule.priority, rule.cost) == ("/**", None, None, 0, 1)
     assert (rule.shadow, rule.per, rule.also, rule.decides) == (False, "caller", False, True)
@@ -251,7 +255,7 @@ def test_what_is_left_out() -> None:
         ({"per": []}, "per must be one of caller, user"),
     ],
 )
-def test_refused(fields: dict[str, Any], why: str) -> None:
+def test_a_bad_rule_is_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         Rule(**{"id": "x", **fields})
 
@@ -282,11 +286,11 @@ def test_two_that_cannot_be_told_apart(one: dict[str, Any], two: dict[str, Any],
 @pytest.mark.parametrize(
     "fields", [{"also": True}, {"shadow": True}, {"priority": 1}, {"method": "GET"}, {"path": "/a"}]
 )
-def test_two_that_can(fields: dict[str, Any]) -> None:
+def test_two_rules_that_differ_are_accepted(fields: dict[str, Any]) -> None:
     assert len(Rules([Rule("one"), Rule("two", **fields)])) == 2
 
 
-def test_rules_by_id() -> None:
+def test_rules_are_found_by_id_and_only_rules_are_accepted() -> None:
     rules = Rules([Rule("one"), Rule("two", "/a")])
     assert rules["two"].path == "/a"
     with pytest.raises(KeyError):
@@ -319,7 +323,7 @@ def test_rules_by_id() -> None:
         ([Limit.per_day("usd", 25), "1/s"], [Limit.per_day("usd", 25), Limit.per_second("second", 1)]),
     ],
 )
-def test_read_limits(spec: Any, expected: list[Limit]) -> None:
+def test_every_spelling_of_limits_is_read(spec: Any, expected: list[Limit]) -> None:
     assert read_limits(spec) == tuple(expected)
 
 
@@ -347,7 +351,7 @@ def test_read_limits(spec: Any, expected: list[Limit]) -> None:
         (10, "limits must be like"),
     ],
 )
-def test_limits_refused(spec: Any, why: str) -> None:
+def test_bad_limits_are_refused_with_the_reason(spec: Any, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         read_limits(spec)
 

@@ -49,7 +49,7 @@ class Stored:
 
     def put(self, text: str, by: SyncRateLimiter | None = None) -> None:
         self.file.write_text(text)
-        with SyncRateLimiter(self.url) as somebody:
+        with SyncRateLimiter(self.url, store_timeout=20) as somebody:
             limiter = by or somebody
             apply(limiter, diff(limiter, read_limits_file(self.file), prune=True))
 
@@ -78,9 +78,9 @@ def stored_gate(limiter: SyncRateLimiter, **settings: Any) -> SyncGate:
     return SyncGate(RuleEngine(limiter, "stored", **settings))
 
 
-def test_they_hold(stored: Stored) -> None:
+def test_stored_rules_and_plans_are_obeyed(stored: Stored) -> None:
     stored.put(RULES)
-    with SyncRateLimiter(stored.url) as limiter:
+    with SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         gate = stored_gate(limiter)
         limiter.create_entity("user:bob", metadata={"plan": "pro"})
         assert passing(gate, 9, "/search") == 2
@@ -88,11 +88,11 @@ def test_they_hold(stored: Stored) -> None:
         assert passing(gate, 12, "/other") == 10
 
 
-def test_they_hold_for_tasks(stored: Stored) -> None:
+def test_stored_rules_are_obeyed_by_coroutines(stored: Stored) -> None:
     stored.put(RULES)
 
     async def main() -> list[bool]:
-        async with RateLimiter(stored.url) as limiter:
+        async with RateLimiter(stored.url, store_timeout=20) as limiter:
             gate = AsyncGate(RuleEngine(limiter, "stored"))
             scope = {"method": "GET", "path": "/search", "headers": [], "client": ("192.0.2.1", 1)}
             verdicts = await asyncio.gather(*(gate.check(AsgiCall(scope)) for _ in range(4)))
@@ -104,7 +104,7 @@ def test_they_hold_for_tasks(stored: Stored) -> None:
 def test_they_mean_what_they_mean_in_a_file(stored: Stored) -> None:
     stored.put(EVERYTHING)
     file = load_rules(stored.file)
-    with SyncRateLimiter(stored.url) as limiter:
+    with SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         gate = stored_gate(limiter)
         gate.check(call("/"))
         assert list(gate.engine.rules) == list(file.rules)
@@ -114,7 +114,7 @@ def test_they_mean_what_they_mean_in_a_file(stored: Stored) -> None:
 
 def test_rules_that_were_removed_and_made_anew_hold(stored: Stored, later: Callable[[float], None]) -> None:
     stored.put(RULES)
-    with SyncRateLimiter(stored.url, config_cache_ttl=30) as limiter:
+    with SyncRateLimiter(stored.url, config_cache_ttl=30, store_timeout=20) as limiter:
         gate = stored_gate(limiter)
         assert passing(gate, 9, "/search") == 2
         stored.put("entities: {}")
@@ -125,7 +125,7 @@ def test_rules_that_were_removed_and_made_anew_hold(stored: Stored, later: Calla
 
 def test_a_change_holds_after_the_time_of_the_cache(stored: Stored, later: Callable[[float], None]) -> None:
     stored.put(RULES)
-    with SyncRateLimiter(stored.url, config_cache_ttl=30) as limiter:
+    with SyncRateLimiter(stored.url, config_cache_ttl=30, store_timeout=20) as limiter:
         gate = stored_gate(limiter)
         assert passing(gate, 3, "/search") == 2
         stored.put(RULES.replace("2/minute", "6/minute"))
@@ -140,7 +140,7 @@ def test_a_change_holds_after_the_time_of_the_cache(stored: Stored, later: Calla
 
 def test_a_change_of_ones_own_holds_at_once(stored: Stored) -> None:
     stored.put(RULES)
-    with SyncRateLimiter(stored.url) as limiter:
+    with SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         gate = stored_gate(limiter)
         assert passing(gate, 3, "/search") == 2
         stored.put(RULES.replace("2/minute", "6/minute"), by=limiter)
@@ -149,7 +149,7 @@ def test_a_change_of_ones_own_holds_at_once(stored: Stored) -> None:
 
 def test_they_are_not_read_for_every_call(stored: Stored, later: Callable[[float], None]) -> None:
     stored.put(RULES.replace("plans:\n  pro: {search: 5/minute}\n", ""))
-    with SyncRateLimiter(stored.url) as limiter:
+    with SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         gate = stored_gate(limiter)
         read: list[Any] = []
         store: Any = limiter.engine.store
@@ -163,7 +163,7 @@ def test_they_are_not_read_for_every_call(stored: Stored, later: Callable[[float
 
 def test_who_has_which_plan_may_be_said_by_the_program(stored: Stored) -> None:
     stored.put(RULES)
-    with SyncRateLimiter(stored.url) as limiter:
+    with SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         gate = stored_gate(limiter, plans={"user:bob": "pro"})
         assert [passing(gate, 9, "/search", user) for user in ("ann", "bob")] == [2, 5]
         with pytest.raises(ValidationError, match="plans are stored with the rules"):
@@ -176,7 +176,7 @@ def test_who_has_which_plan_may_be_said_by_the_program(stored: Stored) -> None:
 
 
 def test_where_there_are_none_everything_passes(stored: Stored, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), SyncRateLimiter(stored.url) as limiter:
+    with caplog.at_level(logging.WARNING), SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         assert passing(stored_gate(limiter), 99, "/search") == 99
     assert [record.getMessage() for record in caplog.records] == ["no rules are stored in 'default': everything passes"]
 
@@ -184,11 +184,11 @@ def test_where_there_are_none_everything_passes(stored: Stored, caplog: pytest.L
 @pytest.mark.parametrize(
     "rules", [[{"id": "search", "path": "/search", "colour": "red"}], [{"id": "search", "limits": "2/fortnight"}]]
 )
-def test_those_that_nobody_understands(
+def test_stored_rules_of_a_newer_format_leave_those_known_before(
     stored: Stored, later: Callable[[float], None], caplog: pytest.LogCaptureFixture, rules: list[Any]
 ) -> None:
     stored.put(RULES)
-    with SyncRateLimiter(stored.url) as limiter:
+    with SyncRateLimiter(stored.url, store_timeout=20) as limiter:
         knowing = stored_gate(limiter)
         assert passing(knowing, 9, "/search") == 2
         (record,) = limiter.engine.perform(GetRecords([keys.rules_key("default")]))
@@ -217,7 +217,7 @@ def test_a_namespace_that_is_deleted(
     stored: Stored, later: Callable[[float], None], caplog: pytest.LogCaptureFixture, policy: Any, status: int
 ) -> None:
     stored.put(RULES.replace("/**", "/other"))
-    with SyncRateLimiter(stored.url, on_unavailable=policy) as limiter:
+    with SyncRateLimiter(stored.url, on_unavailable=policy, store_timeout=20) as limiter:
         gates = [stored_gate(limiter) for _ in range(2)]
         gates[0].check(call("/search"))
         limiter.delete_namespace("default")
@@ -238,7 +238,7 @@ def test_a_store_that_is_away_later(tmp_path: Path, later: Callable[[float], Non
     file = tmp_path / "limits.yaml"
     file.write_text(RULES)
     with RedisServer() as server:
-        limiter = SyncRateLimiter(server.url, on_unavailable="local", store_timeout=0.5)
+        limiter = SyncRateLimiter(server.url, on_unavailable="local", store_timeout=5)
         apply(limiter, diff(limiter, read_limits_file(file)))
         gate = stored_gate(limiter, plans={})
         assert passing(gate, 1, "/search") == 1

@@ -209,7 +209,9 @@ def test_hundreds_of_calls_and_one_line_in_the_log(
     limiter.close()
 
 
-def test_hundreds_of_tasks(store: FailingStore, time: Time, caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_under_hundreds_of_tasks_is_one_line_in_the_log(
+    store: FailingStore, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "headgate")
 
     async def scenario() -> None:

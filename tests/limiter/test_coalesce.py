@@ -31,7 +31,7 @@ class SlowStore:
     def settle(self, batch: Sequence[Request]) -> list[Answer]:
         self.batches.append([request.parts[0].amount_milli for request in batch])
         self.arrived.release()
-        assert self.go.acquire(timeout=10)
+        assert self.go.acquire(timeout=60)
         return [Answer(True, 0, [(request.parts[0].amount_milli, 0)]) for request in batch]
 
 
@@ -53,13 +53,13 @@ def test_threads_share_a_call_in_the_order_they_came() -> None:
     store, answers = SlowStore(), {}
     coalescer = ThreadCoalescer(store.settle)
     threads = [started(coalescer, 1, answers)]
-    assert store.arrived.acquire(timeout=10)
+    assert store.arrived.acquire(timeout=60)
     for amount in (2, 3, 4):
         threads.append(started(coalescer, amount, answers))
         queued(coalescer, amount - 1)
     store.go.release(2)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert store.batches == [[1], [2, 3, 4]]
     assert answers == {1: 1, 2: 2, 3: 3, 4: 4}
     assert coalescer._turn.acquire(blocking=False)
@@ -87,7 +87,7 @@ def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
         calls += 1
         if calls == 1:
             store.arrived.release()
-            assert store.go.acquire(timeout=10)
+            assert store.go.acquire(timeout=60)
             raise KeyboardInterrupt
         return store.settle(batch)
 
@@ -102,12 +102,12 @@ def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
 
     leader = threading.Thread(target=lead)
     leader.start()
-    assert store.arrived.acquire(timeout=10)
+    assert store.arrived.acquire(timeout=60)
     follower = started(coalescer, 2, answers)
     queued(coalescer, 1)
     store.go.release(2)
-    leader.join(10)
-    follower.join(10)
+    leader.join(60)
+    follower.join(60)
     assert interrupted == [True]
     assert answers == {2: 2}
 

@@ -12,7 +12,7 @@ from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter, Val
 from headgate.testing import ManualClock
 
 
-def test_a_function() -> None:
+def test_decorated_function_is_limited_by_its_key_and_keeps_its_name() -> None:
     limiter = SyncRateLimiter("memory://", clock=ManualClock())
 
     @limiter.limit("2/minute", key=lambda user, **_: user)
@@ -24,11 +24,11 @@ def test_a_function() -> None:
     assert [greet("ann"), greet("ann", polite=False)] == ["hello ann"] * 2
     with pytest.raises(RateLimitExceeded) as caught:
         greet("ann")
-    assert caught.value.primary_violation.resource.endswith("test_a_function.locals.greet")
+    assert caught.value.primary_violation.resource.endswith("keeps_its_name.locals.greet")
     assert greet("bob") == "hello bob"
 
 
-def test_a_coroutine() -> None:
+def test_decorated_coroutine_is_limited_by_its_cost() -> None:
     async def scenario() -> None:
         async with RateLimiter("memory://", clock=ManualClock()) as limiter:
 
@@ -63,7 +63,7 @@ def test_a_failing_call_gives_back_unless_told_otherwise() -> None:
         assert limiter.available("me", "r", [limit]) == {"calls": left}
 
 
-def test_it_can_wait() -> None:
+def test_decorated_function_waits_for_max_wait() -> None:
     limiter = SyncRateLimiter("memory://")
 
     @limiter.limit("100/second burst 1", max_wait=5)

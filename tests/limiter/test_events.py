@@ -45,7 +45,7 @@ def granted(**consume: int) -> dict[str, Any]:
     return {"entity_id": "e", "resource": "r", "degraded": False, "consume": consume}
 
 
-def test_an_acquire(limiter: Any, events: list[Event]) -> None:
+def test_granted_and_refused_acquires_are_events_with_their_amounts(limiter: Any, events: list[Event]) -> None:
     with limiter.acquire("e", "r", {"rpm": 50, "parallel": 1}, LIMITS):
         assert not limiter.try_acquire("e", "r", {"rpm": 11}, LIMITS)
         assert not limiter.try_acquire("e", "r", {"parallel": 2}, LIMITS)
@@ -65,7 +65,7 @@ def test_every_acquire_from_the_cache_too(limiter: Any, events: list[Event]) -> 
     assert [event.name for event in events] == ["acquire.granted"] * 3
 
 
-def test_a_wait(events: list[Event]) -> None:
+def test_a_wait_is_an_event_before_the_grant(events: list[Event]) -> None:
     with SyncRateLimiter("memory://", clock=QuickClock(), on_event=events.append) as limiter:
         limiter.adjust("e", "r", {"rpm": 70}, LIMITS)
         with limiter.acquire("e", "r", {"rpm": 1, "parallel": 1}, LIMITS, max_wait=30):
@@ -148,12 +148,12 @@ def test_a_callback_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("kind", [SyncRateLimiter, RateLimiter])
 @pytest.mark.parametrize("bad", ["print", 1, []])
-def test_what_is_no_callback(kind: Any, bad: Any) -> None:
+def test_on_event_that_cannot_be_called_is_refused(kind: Any, bad: Any) -> None:
     with pytest.raises(ValidationError, match="on_event"):
         kind("memory://", on_event=bad)
 
 
-def test_hashed_ids(events: list[Event], clock: ManualClock) -> None:
+def test_events_of_hashed_ids_show_the_hash_alone(events: list[Event], clock: ManualClock) -> None:
     with SyncRateLimiter("memory://", clock=clock, on_event=events.append, hash_entity_ids=True) as limiter:
         lease = limiter.try_acquire("hunter2", "r", {"parallel": 1}, LIMITS).lease
         assert lease is not None
@@ -166,7 +166,7 @@ def test_hashed_ids(events: list[Event], clock: ManualClock) -> None:
     assert "hunter2" not in " ".join(map(str, events))
 
 
-def test_tasks_too(events: list[Event], clock: ManualClock) -> None:
+def test_coroutines_report_the_same_events(events: list[Event], clock: ManualClock) -> None:
     async def scenario() -> None:
         async with RateLimiter("memory://", clock=clock, on_event=events.append) as limiter:
             async with limiter.acquire("e", "r", {"parallel": 1}, LIMITS) as lease:

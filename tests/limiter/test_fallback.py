@@ -110,7 +110,7 @@ def test_a_share_that_changes_keeps_what_was_used(store: FailingStore, limiter: 
     assert admitted == 60
 
 
-def test_slots(store: FailingStore, limiter: Any, clock: ManualClock) -> None:
+def test_local_slots_are_a_share_and_come_back(store: FailingStore, limiter: Any, clock: ManualClock) -> None:
     limiter.engine.fallback.instances = 2
     store.error = AWAY
     lost: list[Any] = []
@@ -148,7 +148,7 @@ def test_what_was_taken_here_is_given_back_here(store: FailingStore, limiter: An
     assert refused(limiter, rpm=1) == ["rpm"]
 
 
-def test_waiting_for_it(store: FailingStore, limiter: Any) -> None:
+def test_local_share_can_be_waited_for_up_to_max_wait(store: FailingStore, limiter: Any) -> None:
     quick = [Limit.custom("x", 10, 1000, 1)]
     store.error = AWAY
     assert limiter.try_acquire("e", "r", {"x": 10}, quick)
@@ -190,7 +190,7 @@ def test_the_policy_of_a_call_and_of_the_system(store: FailingStore, clock: Manu
         assert not limiter.try_acquire("e", "r", {"rpm": 61}), "known though the cache has expired"
 
 
-def test_several_dimensions(store: FailingStore, limiter: Any) -> None:
+def test_local_shares_of_several_dimensions_are_all_or_nothing(store: FailingStore, limiter: Any) -> None:
     wish = {"a#r": {"rpm": 1, "parallel": 4}, "b#r": {"rpm": 50}}
     limits = dict.fromkeys(wish, BOTH)
     limiter.available("a", "r", BOTH)
@@ -251,7 +251,7 @@ def test_the_dead_are_counted_no_more(store: FailingStore, clock: ManualClock) -
     alive.close()
 
 
-def test_tasks_too(store: FailingStore) -> None:
+def test_coroutines_enforce_their_local_share(store: FailingStore) -> None:
     async def scenario() -> None:
         async with (
             RateLimiter("failing://", on_unavailable="local") as one,

@@ -32,7 +32,7 @@ def test_a_bad_setting_is_refused_and_not_shown(kind: Any, setting: Any, part: s
 
 
 @pytest.mark.parametrize("setting", [True, False, b"k", b"k" * 64])
-def test_good_settings(setting: Any) -> None:
+def test_every_allowed_setting_of_hash_entity_ids_works(setting: Any) -> None:
     assert SyncRateLimiter("memory://", hash_entity_ids=setting).try_acquire("e", "r", {"rpm": 1}, [RPM])
 
 
@@ -44,7 +44,7 @@ def test_good_settings(setting: Any) -> None:
         (b"pepper", "52b032d6429f82a84b4d3caa9515a87f417962bc"),
     ],
 )
-def test_the_hashes(setting: Any, stored: str) -> None:
+def test_hashes_of_entity_ids_never_change(setting: Any, stored: str) -> None:
     limiter = SyncRateLimiter("memory://", hash_entity_ids=setting)
     (status,) = limiter.try_acquire("sk/a+b==", "r", {"rpm": 1}, [RPM]).statuses
     assert status.entity_id == stored

@@ -175,7 +175,7 @@ def test_no_change_without_an_event(spied: Spied, change: str) -> None:
 
 @pytest.mark.parametrize("days", [-1, 3661, 1.5, True, "7"])
 @pytest.mark.parametrize("setting", ["usage_days", "audit_days"])
-def test_days(setting: str, days: Any) -> None:
+def test_bad_numbers_of_days_are_refused_by_setting(setting: str, days: Any) -> None:
     with pytest.raises(ValidationError, match=setting):
         SyncRateLimiter("memory://", **{setting: days})
 

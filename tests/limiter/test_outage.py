@@ -141,7 +141,7 @@ def test_the_bodys_error_is_not_hidden_by_a_failed_rollback(
     assert "could not be rolled back" in caplog.text
 
 
-def test_tasks_too(store: MoodyStore) -> None:
+def test_coroutines_follow_the_outage_policy_of_each_call(store: MoodyStore) -> None:
     async def scenario() -> None:
         async with RateLimiter("moody://") as limiter:
             store.away = True

@@ -43,6 +43,6 @@ def test_every_public_method_says_what_it_does(kind: type) -> None:
     assert undocumented == set()
 
 
-def test_all_is_importable() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in headgate.__all__:
         assert hasattr(headgate, name)

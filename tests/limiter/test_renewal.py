@@ -191,7 +191,7 @@ def test_the_store_is_away_for_longer_than_the_slots_last(store: FailingStore, c
     limiter.close()
 
 
-def test_lost_to_a_reset(store: FailingStore, limiter: Any) -> None:
+def test_leases_learn_that_a_reset_took_their_slots(store: FailingStore, limiter: Any) -> None:
     told: list[Any] = []
     with limiter.acquire("e", "r", {"parallel": 1}, MANY, on_lost=told.append) as lease:
         other = take(limiter)

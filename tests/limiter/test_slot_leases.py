@@ -92,7 +92,7 @@ def test_a_lease_of_tokens_has_nothing_to_lose(limiter: Any, clock: ManualClock)
 
 
 @pytest.mark.parametrize("bad", ["print", 1, [print]])
-def test_what_is_no_callback(limiter: Any, bad: Any) -> None:
+def test_on_lost_that_cannot_be_called_is_refused(limiter: Any, bad: Any) -> None:
     for call in (limiter.acquire, limiter.try_acquire):
         with pytest.raises(ValidationError, match="on_lost"):
             call("e", "r", {"parallel": 1}, BOTH, on_lost=bad)
@@ -160,7 +160,7 @@ def test_a_penalty_or_a_record_is_not_shown_as_a_limit(limiter: Any) -> None:
     decision.lease.commit()
 
 
-def test_interrupted_in_the_body() -> None:
+def test_task_cancelled_in_the_body_gives_back_slot_and_tokens() -> None:
     async def scenario() -> None:
         async with RateLimiter("memory://") as limiter:
 

@@ -116,7 +116,7 @@ def test_who_has_died_wakes_nobody_but_is_found_out() -> None:
         decision.lease.commit()
 
 
-def test_another_limiters_slot() -> None:
+def test_waiter_gets_a_slot_that_another_limiter_frees() -> None:
     url = "memory://two-limiters"
     with SyncRateLimiter(url) as one, SyncRateLimiter(url) as other:
         lease: Any = one.try_acquire(*WISH).lease

@@ -118,7 +118,7 @@ def test_when_nothing_passes_and_for_how_long(limiter: Any, response: Any, secon
     assert limiter.time_until_available("v", "m", {"rpm": 1}, LIMITS) == (seconds or 0.0)
 
 
-def test_a_response_without_headers(limiter: Any) -> None:
+def test_response_without_headers_is_refused(limiter: Any) -> None:
     with pytest.raises(ValidationError, match="headers"):
         limiter.sync_from_headers("v#m", object(), limits=LIMITS)
 
@@ -173,7 +173,7 @@ def test_the_end_of_one_that_fails_does_not_keep_the_others(caplog: pytest.LogCa
         store.error = None
 
 
-def test_tasks_too(clock: ManualClock) -> None:
+def test_coroutines_take_several_dimensions_all_or_nothing(clock: ManualClock) -> None:
     async def scenario() -> None:
         async with RateLimiter("memory://", clock=clock) as limiter:
             wish = {"a#m": {"rpm": 10, "parallel": 1}, "b#m": None}

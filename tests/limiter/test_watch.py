@@ -94,25 +94,25 @@ def enter(context: Any) -> Any:
 
 
 class TestEveryWayToAsk:
-    def test_acquire(self, limiter: Any, seen: Seen) -> None:
+    def test_acquire_is_observed_once_from_records_and_from_cache(self, limiter: Any, seen: Seen) -> None:
         for _ in range(2):  # the chain from the records, from the cache
             with limiter.acquire("e", "r", {"rpm": 5}, RPM):
                 assert seen.news() == [("e", "r", "allowed")]
         enter(limiter.acquire("e", "r", {"rpm": 1}, RPM))
         assert seen.news() == [("e", "r", "refused")]
 
-    def test_try_acquire(self, limiter: Any, seen: Seen) -> None:
+    def test_try_acquire_is_observed_once_allowed_or_refused(self, limiter: Any, seen: Seen) -> None:
         for amount in (10, 1):
             limiter.try_acquire("e", "r", {"rpm": amount}, RPM)
         limiter.try_acquire("other", "r", {"rpm": 1}, RPM, max_wait=5, record_lease=True).lease.commit()
         assert seen.news() == [("e", "r", "allowed"), ("e", "r", "refused"), ("other", "r", "allowed")]
 
-    def test_a_slot(self, limiter: Any, seen: Seen) -> None:
+    def test_slot_is_observed_once_allowed_or_refused(self, limiter: Any, seen: Seen) -> None:
         with limiter.slot("openai#gpt", limits=ONE):
             enter(limiter.slot("openai#gpt", timeout=0, limits=ONE))
         assert seen.news() == [("openai", "gpt", "allowed"), ("openai", "gpt", "refused")]
 
-    def test_each_element(self, limiter: Any, seen: Seen) -> None:
+    def test_every_element_of_a_batch_is_observed(self, limiter: Any, seen: Seen) -> None:
         one, two = Ask("e", "r", {"rpm": 6}, RPM), Ask("f", "s", {"rpm": 1}, RPM)
         for _ in range(2):
             limiter.try_acquire_each([one, [two, one], two])
@@ -122,20 +122,20 @@ class TestEveryWayToAsk:
         limiter.try_acquire_each([one, two])
         assert seen.news() == [("e", "r", "allowed"), ("f", "s", "allowed")]
 
-    def test_many(self, limiter: Any, seen: Seen) -> None:
+    def test_every_dimension_of_acquire_many_is_observed(self, limiter: Any, seen: Seen) -> None:
         wish = {"a#r": {"rpm": 6}, "b#s": {"rpm": 1}}
         for outcome in ("allowed", "refused"):
             enter(limiter.acquire_many(wish, limits=dict.fromkeys(wish, RPM)))
             assert seen.news() == [("a", "r", outcome), ("b", "s", outcome)]
 
-    def test_consume(self, limiter: Any, seen: Seen) -> None:
+    def test_consume_of_a_lease_is_observed(self, limiter: Any, seen: Seen) -> None:
         lease = limiter.try_acquire("e", "r", {"rpm": 1}, RPM).lease
         lease.consume(rpm=9)
         with pytest.raises(RateLimitExceeded):
             lease.consume(rpm=1)
         assert seen.news() == [("e", "r", "allowed")] * 2 + [("e", "r", "refused")]
 
-    def test_what_is_no_decision(self, limiter: Any, seen: Seen) -> None:
+    def test_invalid_calls_are_not_observed(self, limiter: Any, seen: Seen) -> None:
         limiter.try_acquire("e", "r", {"rpm": 1}, RPM)
         seen.news()
         wrong: list[Callable[[], Any]] = [
@@ -152,14 +152,16 @@ class TestEveryWayToAsk:
         limiter.available("e", "r", RPM)
         assert seen.news() == []
 
-    def test_seconds(self, limiter: Any, seen: Seen) -> None:
+    def test_duration_of_a_decision_and_its_store_call_is_observed(self, limiter: Any, seen: Seen) -> None:
         limiter.try_acquire("e", "r", {"rpm": 1}, RPM)
         assert len(seen.seconds) == 2
         assert all(0 < seconds < 60 for seconds in seen.seconds)
 
 
 class TestWhileTheStoreIsAway:
-    def test_nobody_is_allowed(self, open_limiter: Callable[..., Any], store: FailingStore, seen: Seen) -> None:
+    def test_blocked_calls_are_observed_as_unavailable(
+        self, open_limiter: Callable[..., Any], store: FailingStore, seen: Seen
+    ) -> None:
         limiter = open_limiter("failing://")
         lease = limiter.try_acquire("e", "r", {"rpm": 1}, RPM).lease
         seen.news()
@@ -178,7 +180,9 @@ class TestWhileTheStoreIsAway:
         assert seen.news() == [("e", "r", "unavailable")] * 5 + [("e", "unread", "unavailable")]
 
     @pytest.mark.parametrize("policy", ["allow", "local"])
-    def test_the_policies(self, open_limiter: Callable[..., Any], store: FailingStore, seen: Seen, policy: str) -> None:
+    def test_degraded_calls_are_observed_by_their_policy(
+        self, open_limiter: Callable[..., Any], store: FailingStore, seen: Seen, policy: str
+    ) -> None:
         limiter = open_limiter("failing://", on_unavailable=policy)
         store.error = AWAY
         ask = Ask("e", "r", {"rpm": 4}, RPM)
@@ -322,7 +326,7 @@ def _outcome(decision: Any) -> str:
 
 
 class TestWatchers:
-    def test_until_unwatched(self, limiter: Any, seen: Seen) -> None:
+    def test_watcher_observes_once_until_it_is_removed(self, limiter: Any, seen: Seen) -> None:
         other = Seen()
         limiter.watch(other)
         limiter.watch(other)  # which is once
@@ -360,7 +364,7 @@ class TestWatchers:
         limiter.unwatch(broken)
 
     @pytest.mark.parametrize("bad", [None, print, object(), Seen])
-    def test_what_is_no_watcher(self, bad: Any) -> None:
+    def test_watcher_without_both_methods_is_refused(self, bad: Any) -> None:
         if bad is Seen:
             bad = type("Half", (), {"decided": Seen.decided})()
         with SyncRateLimiter("memory://") as limiter, pytest.raises(ValidationError, match=r"decided.*settled"):

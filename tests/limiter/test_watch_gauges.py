@@ -61,7 +61,7 @@ def test_one_who_gave_up_waits_no_more() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_leases_that_hold_something(kind: str) -> None:
+def test_leases_held_counts_slots_and_recorded_leases_only(kind: str) -> None:
     limiter = DRIVERS[kind]("memory://")
     plain = limiter.try_acquire("e", "r", {"rpm": 1}, ONE).lease
     slot = limiter.try_acquire("e", "r", {"parallel": 1}, ONE).lease

@@ -20,9 +20,9 @@ from load_helpers import PATIENCE_SECONDS, wait_for
 from relay import Relay
 
 from headgate import SyncRateLimiter
-from headgate.testing.servers.dynamodb import Engine, Proxy
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.dynamodb import Engine, Proxy
+from local_servers.postgres import PostgresServer
 
 LONG_ENOUGH = 30.0
 SHORT, LONG = STORE_TIMEOUT / 4, STORE_TIMEOUT * 1.5  # below and above what a call waits for

@@ -40,7 +40,7 @@ OWN_LIMITS = [without_refill("rate", 10**9), LEDGER, without_refill("pool", 10**
 
 def configure(url: str) -> None:
     """Threads below teams below one company. On a thread's own level nothing is refused, only counted."""
-    with SyncRateLimiter(url) as limiter:
+    with SyncRateLimiter(url, store_timeout=20) as limiter:
         limiter.set_resource_defaults("api", OWN_LIMITS)
         limiter.create_entity(COMPANY)
         limiter.set_limits(COMPANY, [COMPANY_RATE, LEDGER, POOL], "api")

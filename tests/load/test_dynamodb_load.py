@@ -28,7 +28,7 @@ from redis_load_helpers import Journals
 from headgate import Limit, SyncRateLimiter
 from headgate.stores import open_store
 from headgate.stores.dynamodb.places import ItemPlace
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
 SECONDS = 10.0 if STRESS else 1.0  # before one is killed, and again after it
@@ -181,7 +181,7 @@ def check(url: str, operations: dict[str, list[Operation]], record: Callable[[st
 
 
 @seeds
-def test_dynamodb_one_is_killed(
+def test_killed_process_on_dynamodb_oversells_nothing(
     seed: int, url: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with Workers(url, tmp_path, seed) as workers:
@@ -194,7 +194,7 @@ def test_dynamodb_one_is_killed(
 
 
 @seeds
-def test_dynamodb_in_shards(
+def test_dynamodb_bucket_that_is_split_under_load_oversells_nothing(
     seed: int, url: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """The hot bucket is split again and again under the hands of those who use it."""

@@ -73,7 +73,7 @@ def test_every_token_is_accounted_for(seed: int, url: str, tmp_path: Path) -> No
 @pytest.mark.timeout(600)
 def test_every_token_is_accounted_for_after_kill_9(seed: int, url: str, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    seconds = (60 if STRESS else 4) if is_a_file(url) else (4 if STRESS else 1.5)
+    seconds = (60 if STRESS else 2) if is_a_file(url) else (4 if STRESS else 1.5)
     with Crowd(url, tmp_path, chance) as crowd:
         crowd.start(PROCESSES)
         crowd.wait_until_busy()
@@ -91,7 +91,7 @@ def is_a_file(url: str) -> bool:
 
 
 def check(journals: list[list[Operation]], url: str) -> None:
-    with SyncRateLimiter(url) as limiter:
+    with SyncRateLimiter(url, store_timeout=20) as limiter:
         operations = [operation for journal in journals for operation in clear_doubt(journal, limiter)]
         check_the_ledgers(operations, limiter)
         check_the_pool(operations, limiter)

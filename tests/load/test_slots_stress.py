@@ -105,7 +105,7 @@ async def cancel_at_random(path: Path, chance: random.Random) -> tuple[Findings,
 
         running = [start(worker) for worker in range(PROCESSES * WORKERS)]
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
+        while time.monotonic() < end or cancelled <= LEAST_KILLS:
             await asyncio.sleep(chance.uniform(0, 0.02))
             victim = chance.randrange(len(running))
             if not running[victim].done():

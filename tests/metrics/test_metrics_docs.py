@@ -15,11 +15,11 @@ def row(one: Instrument) -> str:
     return f"| `{one.prometheus_name}` | `{one.name}` | {one.kind} | {labels} | {one.help} |"
 
 
-def test_the_table() -> None:
+def test_table_of_metrics_in_the_docs_is_complete() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `headgate_")]
     assert rows == [row(one) for one in INSTRUMENTS]
 
 
-def test_the_labels_of_all() -> None:
+def test_common_labels_are_documented() -> None:
     for label in LIMITER_LABELS:
         assert f"`{label}`" in PAGE

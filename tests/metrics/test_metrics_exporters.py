@@ -88,7 +88,7 @@ ACTIONS = st.tuples(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(ACTIONS, max_size=25), st.sampled_from(["block", "allow", "local"]))
-def test_they_show_the_same(actions: list[tuple[str, str, int]], policy: Any) -> None:
+def test_both_exporters_show_the_same_numbers(actions: list[tuple[str, str, int]], policy: Any) -> None:
     store, places = away_store(), Places()
     held: list[Any] = []
     with SyncRateLimiter("away://", clock=ManualClock(), on_unavailable=policy) as limiter:
@@ -129,7 +129,7 @@ def act(limiter: SyncRateLimiter, action: str, ask: Ask, held: list[Any]) -> Non
         held.pop().rollback()
 
 
-def test_outcomes_and_resources(places: Places) -> None:
+def test_decisions_are_counted_by_outcome_and_named_resource(places: Places) -> None:
     store = away_store()
     with SyncRateLimiter("away://", namespace="shop") as limiter:
         places.measure(limiter)
@@ -190,7 +190,7 @@ def test_many_limiters_in_one_place(places: Places) -> None:
             lease.commit()
 
 
-def test_until_closed(places: Places) -> None:
+def test_a_closed_exporter_counts_no_more(places: Places) -> None:
     with SyncRateLimiter("memory://") as limiter:
         lease = limiter.try_acquire("e", "r", {"parallel": 1}, LIMITS).lease
         made = places.measure(limiter)
@@ -212,7 +212,7 @@ def test_until_closed(places: Places) -> None:
         lease.commit()
 
 
-def test_not_twice(places: Places) -> None:
+def test_a_limiter_is_measured_once_in_each_place(places: Places) -> None:
     with SyncRateLimiter("memory://") as limiter:
         first = places.measure(limiter)
         for kind, place in ((PrometheusMetrics, places.registry), (OpenTelemetryMetrics, places.provider)):
@@ -261,7 +261,7 @@ def test_tasks_and_those_who_wait(places: Places) -> None:
 
 
 @pytest.mark.parametrize("bad", ["chat", b"chat", 1, [""], [1], ["a/b#c"]])
-def test_bad_resources(places: Places, bad: Any) -> None:
+def test_bad_resources_are_refused_and_nothing_is_watched(places: Places, bad: Any) -> None:
     with SyncRateLimiter("memory://") as limiter:
         for kind, place in ((PrometheusMetrics, places.registry), (OpenTelemetryMetrics, places.provider)):
             with pytest.raises(ValidationError, match="resource"):
@@ -346,7 +346,7 @@ def test_a_provider_that_comes_later() -> None:
     run(GLOBAL)
 
 
-def test_many_processes(tmp_path: Path) -> None:
+def test_prometheus_sums_over_processes(tmp_path: Path) -> None:
     said = run(MANY, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
     labels = 'headgate_namespace="default",outcome="{}",resource="other",store="memory"'
     assert f"headgate_decisions_total{{{labels.format('allowed')}}} 4.0" in said

@@ -20,7 +20,7 @@ def careful_plan(log: list[str]) -> Plan[str]:
     return "done"
 
 
-def test_by_hand() -> None:
+def test_a_plan_driven_by_hand_handles_a_thrown_error() -> None:
     log: list[str] = []
     plan = careful_plan(log)
     assert next(plan) == Ping()
@@ -33,7 +33,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("failing", [False, True])
 @pytest.mark.parametrize("driver", ["run", "arun"])
-def test_both_drivers(driver: str, failing: bool) -> None:
+def test_both_drivers_make_the_same_calls(driver: str, failing: bool) -> None:
     calls: list[Call[Any]] = []
     log: list[str] = []
 

@@ -66,12 +66,12 @@ def test_who_would_be_refused(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(("share", "code"), [("24%", 1), ("25%", 0), ("0.25", 0), ("0", 1), ("100%", 0)])
-def test_in_a_pipeline(shell: Shell, share: str, code: int) -> None:
+def test_fail_above_sets_the_exit_code(shell: Shell, share: str, code: int) -> None:
     shell.log(*[(number, "acme", None) for number in range(4)])
     shell(*PLAY, "--fail-above", share, code=code)
 
 
-def test_a_picture(shell: Shell) -> None:
+def test_picture_of_a_replay_is_written_as_svg(shell: Shell) -> None:
     shell.log(*[(number, "acme", True) for number in range(6)])
     shell(*PLAY, "-o", "report.svg")
     assert "acme" in (shell.folder / "report.svg").read_text()
@@ -94,7 +94,7 @@ def test_what_was_left_out_is_said(shell: Shell) -> None:
     assert "plans and rules apply to HTTP requests, and are not replayed" in told
 
 
-def test_several_logs(shell: Shell) -> None:
+def test_several_logs_are_merged_by_time(shell: Shell) -> None:
     shell.log((0, "acme", None), (2, "acme", None), name="a.jsonl")
     shell.log((1, "acme", None), (3, "acme", None), name="b.jsonl.gz")
     found = shell.json("--log", "a.jsonl", "--log", "b.jsonl.gz", "--limits", "limits.yaml")
@@ -103,14 +103,14 @@ def test_several_logs(shell: Shell) -> None:
     assert shell(*PLAY) == "the log contains no requests\n"
 
 
-def test_with_hashed_ids(shell: Shell) -> None:
+def test_hashed_ids_of_a_log_meet_the_limits_of_plain_ids(shell: Shell) -> None:
     hashed = to_stored_id(True)("vip")
     shell.log(*[(0, hashed, None)] * 10)
     assert shell.json(*PLAY)["refused"] == 7
     assert shell.json(*PLAY, "--hash-entity-ids")["refused"] == 0
 
 
-def test_made_up(shell: Shell) -> None:
+def test_generated_log_is_the_same_for_the_same_seed(shell: Shell) -> None:
     made = ("--generate", "made.jsonl", "--entities", "5", "--rate", "1", "--for", "10m", "--seed", "3")
     told = shell(*made)
     assert told.endswith(" requests written to made.jsonl\n")
@@ -137,6 +137,8 @@ def test_made_up(shell: Shell) -> None:
         (("--generate", "missing/x.jsonl"), "'missing/x.jsonl' cannot be written"),
     ],
 )
-def test_mistakes(shell: Shell, arguments: tuple[str, ...], why: str) -> None:
+def test_bad_arguments_of_replay_are_refused_with_the_reason(
+    shell: Shell, arguments: tuple[str, ...], why: str
+) -> None:
     shell.log((0, "acme", None))
     assert why in shell(*arguments, code=2)

@@ -63,7 +63,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, made:
         ("2023-11-14", START - START % 86_400_000),
     ],
 )
-def test_moments(tmp_path: Path, at: object, ms: int) -> None:
+def test_every_spelling_of_a_moment_is_read(tmp_path: Path, at: object, ms: int) -> None:
     assert read(written(tmp_path / "log", GOOD | {"at": at}))[0][0] == ms
 
 
@@ -104,7 +104,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: object, why: str) -> None:
     assert f"{path}:3: " in bad.first
 
 
-def test_out_of_order(tmp_path: Path) -> None:
+def test_requests_a_little_out_of_order_are_sorted_and_others_refused(tmp_path: Path) -> None:
     """A little is put right, more is refused."""
     moments = [0, 3000, 1000, 1000, 7999, 4000, 9000]
     lines = [GOOD | {"at": START + ms, "entity": f"e{number}"} for number, ms in enumerate(moments)]
@@ -146,7 +146,7 @@ def test_it_is_not_held_in_memory(tmp_path: Path) -> None:
     assert peak < 500_000
 
 
-def test_from_standard_input(tmp_path: Path) -> None:
+def test_a_log_is_read_from_standard_input_plain_or_gzipped(tmp_path: Path) -> None:
     code = "from headgate.replay import RequestLogFile; print(sum(1 for _ in RequestLogFile('-')))"
     lines = f"{json.dumps(GOOD)}\n" * 3
     for data in (lines.encode(), gzip.compress(lines.encode())):
@@ -154,5 +154,5 @@ def test_from_standard_input(tmp_path: Path) -> None:
         assert done.stdout == b"3\n"
 
 
-def test_places_are_told() -> None:
+def test_a_request_knows_its_file_and_line() -> None:
     assert LoggedRequest(START, "e", "r", {"rpm": 1}, None, "a.jsonl", 7).place == "a.jsonl:7"

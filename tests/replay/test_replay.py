@@ -85,7 +85,7 @@ def test_what_is_told_of_an_entity() -> None:
     assert report.as_dict(top=1)["entities"] == [loud.as_dict()]
 
 
-def test_levels_and_ancestors() -> None:
+def test_replay_resolves_levels_and_ancestors_as_the_limiter_does() -> None:
     declaration = Declaration(
         namespace="tried",
         system={"rpm": RPM},
@@ -135,7 +135,7 @@ def test_several_logs_are_one(tmp_path: Any) -> None:
     assert both.moments == together.moments
 
 
-def test_nothing_was_asked() -> None:
+def test_replay_of_no_requests_is_an_empty_report() -> None:
     report = replay(limited(rpm=RPM), [])
     assert (report.requests, report.refused_share, report.moments) == (0, 0.0, [])
     ElementTree.fromstring(picture(report))
@@ -166,7 +166,7 @@ class TestTraffic:
         by_hour = Counter(request.at_ms // 3_600_000 % 24 for request in made)
         assert by_hour[14] > 4 * by_hour[2]
 
-    def test_it_is_a_log(self, tmp_path: Any) -> None:
+    def test_generated_traffic_is_read_back_from_its_log(self, tmp_path: Any) -> None:
         traffic = Traffic(seconds=300)
         for name in ("log.jsonl", "log.jsonl.gz"):
             count = write_traffic(traffic, str(tmp_path / name))
@@ -177,7 +177,7 @@ class TestTraffic:
     @pytest.mark.parametrize(
         "wrong", [{"entities": 0}, {"rate": 0}, {"rate": float("nan")}, {"burst": 0.5}, {"swing": 2}, {"seconds": 0}]
     )
-    def test_what_cannot_be_made(self, wrong: dict[str, Any]) -> None:
+    def test_bad_settings_of_traffic_are_refused_by_name(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValidationError, match=f"{next(iter(wrong))} must be from"):
             Traffic(**wrong)
 

@@ -98,7 +98,7 @@ async def _ask(log: RequestLog) -> None:
         await asyncio.gather(*(limiter.try_acquire(f"e{number}", "r", {"rpm": 1}, LIMITS) for number in range(50)))
 
 
-def test_of_coroutines(tmp_path: Path) -> None:
+def test_request_log_has_every_request_of_coroutines(tmp_path: Path) -> None:
     with RequestLog(tmp_path / "log") as log:
         asyncio.run(_ask(log))
     assert len(recorded(tmp_path / "log")) == 50
@@ -147,7 +147,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(recorded(tmp_path / "log")) == 10
 
 
-def test_it_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_log_is_written_before_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "_PAUSE_SECONDS", 0.01)
     path = tmp_path / "log"
     with RequestLog(path) as log:
@@ -206,7 +206,9 @@ def test_a_child_has_a_file_of_its_own(tmp_path: Path) -> None:
         ({"keep": -1}, "keep must be a whole number from 0 on"),
     ],
 )
-def test_settings(tmp_path: Path, wrong: dict[str, Any], why: str) -> None:
+def test_bad_settings_of_a_request_log_are_refused_with_the_reason(
+    tmp_path: Path, wrong: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValidationError, match=why):
         RequestLog(tmp_path / "log", **wrong)
 

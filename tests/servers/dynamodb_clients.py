@@ -10,7 +10,7 @@ from typing import Any
 from aiobotocore.session import get_session
 from botocore.config import Config
 
-from headgate.testing.servers.dynamodb import Proxy
+from local_servers.dynamodb import Proxy
 
 SESSION = get_session()
 KEY = {"PK": {"S": "a"}}

@@ -21,7 +21,8 @@ from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from dynamodb_clients import adding, create_table, total
 
-from headgate.testing.servers.dynamodb import (
+from headgate.testing.servers.process import eventually, free_port
+from local_servers.dynamodb import (
     DynamoDBLocal,
     Dynoxide,
     Engine,
@@ -30,7 +31,6 @@ from headgate.testing.servers.dynamodb import (
     ServerFailedError,
     aws_environment,
 )
-from headgate.testing.servers.process import eventually, free_port
 
 SERVERS = Path(__file__).parent
 ENGINES = {"ministack": Ministack, "dynamodb_local": DynamoDBLocal, "dynoxide": Dynoxide}
@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest) -> type[Engine]:
 
 
 class TestEngine:
-    def test_it_answers(self, dynamodb_engine: Engine) -> None:
+    def test_every_engine_updates_and_reads_an_item(self, dynamodb_engine: Engine) -> None:
         with closing(dynamodb_engine.client()) as client:
             table = create_table(client)
             client.update_item(**adding(table, 3))
@@ -89,7 +89,7 @@ class TestEngine:
             assert table in tables(engine)
             assert table not in tables(engine, aws_access_key_id="123456789012")
 
-    def test_two_at_once(self, kind: type[Engine], request: pytest.FixtureRequest) -> None:
+    def test_two_engines_of_a_kind_share_no_tables(self, kind: type[Engine], request: pytest.FixtureRequest) -> None:
         first: Engine = request.getfixturevalue(request.node.callspec.params["kind"])
         with kind() as second, closing(second.client()) as client:
             assert second.port != first.port
@@ -97,7 +97,7 @@ class TestEngine:
             assert tables(second) == [table]
             assert table not in tables(first)
 
-    def test_from_start_to_end(self, kind: type[Engine]) -> None:
+    def test_engine_is_paused_resumed_killed_and_started_again(self, kind: type[Engine]) -> None:
         with kind() as engine:
             port, pid = engine.port, engine.pid
             impatient = Config(read_timeout=0.5, retries={"total_max_attempts": 1})
@@ -129,7 +129,7 @@ class TestEngine:
         another: Engine = request.getfixturevalue(request.node.callspec.params["kind"])
         with socket.create_server(("127.0.0.1", free_port())) as silent:
             ports = iter([another.port, silent.getsockname()[1], free_port(), free_port()])
-            monkeypatch.setattr("headgate.testing.servers.dynamodb.engine.free_port", lambda: next(ports))
+            monkeypatch.setattr("local_servers.dynamodb.engine.free_port", lambda: next(ports))
             with kind() as engine:
                 assert engine.port not in (another.port, silent.getsockname()[1])
 
@@ -196,8 +196,9 @@ class TestNothingIsLeft:
     """When the process that started an engine is killed."""
 
     BEGINNING = """
-import os, signal
-from headgate.testing.servers.dynamodb import DynamoDBLocal, Dynoxide, Ministack
+import os, signal, sys
+sys.path.append("..")
+from local_servers.dynamodb import DynamoDBLocal, Dynoxide, Ministack
 
 def report(*pids):
     print(engine.pid, engine.folder, *pids, flush=True)
@@ -218,7 +219,7 @@ def report(*pids):
                 if lives(pid):
                     os.kill(pid, signal.SIGKILL)
 
-    def test_it_is_killed(self, kind: type[Engine]) -> None:
+    def test_engine_and_folder_go_with_a_killed_process(self, kind: type[Engine]) -> None:
         self.check(f"engine = {kind.__name__}()\nreport()")
 
     def test_it_is_killed_while_a_function_runs(self, own_ministack: Ministack) -> None:
@@ -228,19 +229,21 @@ def report(*pids):
 
 
 class TestNotInstalled:
-    def test_nothing_was_fetched(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_engine_that_was_not_fetched_says_how_to_get_it(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("HEADGATE_ENGINES", str(tmp_path))
         for kind in (DynamoDBLocal, Dynoxide):
             with pytest.raises(NotInstalledError, match=f"^{kind.name} is not in {tmp_path.name}: `make servers`"):
                 kind()
 
-    def test_there_is_no_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_java_is_named_with_its_version(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(NotInstalledError, match=r"^java is not installed: Java 17"):
             DynamoDBLocal()
 
-    def test_there_is_no_ministack(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headgate.testing.servers.dynamodb.engines.find_spec", lambda name: None)
+    def test_missing_ministack_is_named_with_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("local_servers.dynamodb.engines.find_spec", lambda name: None)
         with pytest.raises(NotInstalledError, match=r"pip install 'headgate\[sandbox\]'"):
             Ministack()
 

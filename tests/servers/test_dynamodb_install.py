@@ -141,7 +141,7 @@ class TestSummary:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *options]
         file = str(SERVERS / "test_dynamodb_engines.py")
         ended = subprocess.run(
-            [*command, file, "-k", "test_it_answers"],
+            [*command, file, "-k", "test_every_engine_updates_and_reads"],
             cwd=SERVERS.parents[1],
             capture_output=True,
             text=True,
@@ -157,7 +157,7 @@ class TestSummary:
         assert "DynamoDB Local: no test, " in said
         assert "dynoxide: no test, dynoxide is not in" in said
 
-    def test_all_are_skipped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_summary_says_that_all_engines_are_skipped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HEADGATE_SKIP_DYNAMODB", "1")
         said = self.said()
         assert "DynamoDB engines: none, HEADGATE_SKIP_DYNAMODB=1\n" in said

@@ -18,8 +18,8 @@ from botocore.exceptions import (
 )
 from dynamodb_clients import KEY, AsyncClient, SyncClient, adding, create_table, settings, total
 
-from headgate.testing.servers.dynamodb import Engine, Proxy, Request, ServerFailedError
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine, Proxy, Request, ServerFailedError
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 
@@ -40,7 +40,7 @@ def call(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Call]:
 
 @pytest.fixture(params=[SyncClient, AsyncClient], ids=["sync", "async"])
 def hasty_call(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Call]:
-    with closing(request.param(proxy, read_timeout=0.5)) as client:
+    with closing(request.param(proxy, read_timeout=2)) as client:
         yield client
 
 
@@ -93,7 +93,7 @@ class TestPassing:
         ]
         assert proxy.units() == sum(one["CapacityUnits"] for _, one in proxy.consumed) > 0
 
-    def test_many_at_once(self, proxy: Proxy, table: str, direct: Any) -> None:
+    def test_concurrent_requests_all_pass_the_proxy(self, proxy: Proxy, table: str, direct: Any) -> None:
         client = proxy.client(**settings(max_pool_connections=10))
         threads = [threading.Thread(target=client.update_item, kwargs=adding(table)) for _ in range(30)]
         with closing(client):
@@ -116,7 +116,9 @@ class TestErrors:
             ("ServiceUnavailable", 503),
         ],
     )
-    def test_one_on_demand(self, code: str, status: int, call: Call, proxy: Proxy, table: str, direct: Any) -> None:
+    def test_an_error_on_demand_is_answered_once_and_changes_nothing(
+        self, code: str, status: int, call: Call, proxy: Proxy, table: str, direct: Any
+    ) -> None:
         proxy.fail(1, code, "as you wish")
         with pytest.raises(ClientError) as error:
             call("update_item", **adding(table))
@@ -137,7 +139,7 @@ class TestErrors:
         assert error.value.response["CancellationReasons"][1:] == [{"Code": "TransactionConflict"}, reasons[2]]
         assert total(direct, table) == 1
 
-    def test_any_answer(self, call: Call, proxy: Proxy, table: str) -> None:
+    def test_any_answer_on_demand_has_a_valid_checksum(self, call: Call, proxy: Proxy, table: str) -> None:
         proxy.answer(1, 200, {"Item": KEY})
         answer = call("get_item", TableName=table, Key=KEY)
         assert answer["Item"] == KEY
@@ -193,7 +195,9 @@ class TestLostReplies:
             hasty_call("update_item", **adding(table))
         assert total(direct, table) == 0
 
-    def test_the_reply_is_late(self, hasty_call: Call, proxy: Proxy, table: str, direct: Any) -> None:
+    def test_late_reply_times_out_after_the_engine_has_done_it(
+        self, hasty_call: Call, proxy: Proxy, table: str, direct: Any
+    ) -> None:
         proxy.delay(30)
         with pytest.raises(ReadTimeoutError):
             hasty_call("update_item", **adding(table))
@@ -201,7 +205,7 @@ class TestLostReplies:
         proxy.delay(0)
         hasty_call("update_item", **adding(table))
 
-    def test_nobody_listens(self, call: Call, proxy: Proxy, table: str) -> None:
+    def test_proxy_that_is_down_refuses_connections_until_it_is_up(self, call: Call, proxy: Proxy, table: str) -> None:
         call("update_item", **adding(table))
         proxy.down()
         with pytest.raises(EndpointConnectionError):
@@ -210,7 +214,7 @@ class TestLostReplies:
         call("update_item", **adding(table))
         assert proxy.count() == 2
 
-    def test_there_is_no_engine(self, own_ministack: Engine, table: str) -> None:
+    def test_proxy_without_an_engine_closes_the_connection(self, own_ministack: Engine, table: str) -> None:
         with Proxy(own_ministack.endpoint_url) as proxy, closing(SyncClient(proxy)) as call:
             own_ministack.kill()
             with pytest.raises(ConnectionClosedError):
@@ -243,7 +247,7 @@ class TestActions:
 
 
 class TestEnd:
-    def test_nothing_is_left(self, own_ministack: Engine) -> None:
+    def test_closed_proxy_leaves_no_thread_and_cuts_its_connections(self, own_ministack: Engine) -> None:
         def fail_to_list() -> None:
             with pytest.raises(ConnectionClosedError):
                 call("list_tables")

@@ -42,7 +42,7 @@ def test_nothing_is_open_by_mistake() -> None:
 
 
 @pytest.mark.parametrize("operation", NEEDED, ids=lambda one: f"{one.method} {one.path}")
-def test_each_scope(operation: Operation, clients: dict[str | None, httpx.Client]) -> None:
+def test_every_operation_needs_its_scope(operation: Operation, clients: dict[str | None, httpx.Client]) -> None:
     for name in (None, *SCOPES):
         answer = clients[name].request(operation.method, place(operation), json={})
         check_answer(answer)
@@ -71,7 +71,7 @@ def test_each_scope(operation: Operation, clients: dict[str | None, httpx.Client
         "Bearer \xff\xfe",
     ],
 )
-def test_what_is_no_token(service: ServeProcess, header: str) -> None:
+def test_malformed_authorization_is_a_401(service: ServeProcess, header: str) -> None:
     answer = httpx.get(f"{service.url}/v1/limits/system", headers=[(b"authorization", header.encode("latin-1"))])
     check_answer(answer)
     assert answer.status_code == 401
@@ -99,7 +99,7 @@ def test_a_token_sees_its_namespace_alone(api: Api, clients: dict[str | None, ht
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
-def test_what_everybody_may_see(service: ServeProcess, path: str) -> None:
+def test_public_pages_need_no_token(service: ServeProcess, path: str) -> None:
     with service.client() as client:
         assert client.get(path).status_code == 200
         assert client.head(path).status_code == 200
@@ -143,7 +143,7 @@ class TestFiles:
         path.write_text(text)
         return load_tokens(path, environment)
 
-    def test_hashes_and_variables(self, tmp_path: Path) -> None:
+    def test_tokens_are_read_from_hashes_and_environment_variables(self, tmp_path: Path) -> None:
         made = new_token()
         tokens = self.load(
             tmp_path, self.GOOD + "  - name: b\n    token_env: B\n    scopes: [admin]\n", B=made, OTHER="x"

@@ -95,7 +95,7 @@ PLAIN = '{"entity_id": "VICTIM", "resource": "r", "consume": {"n": 1}}'
         (PLAIN.replace("}}", "}, " + '"x":{' * 5000 + "}" * 5001), "x"),
     ],
 )
-def test_bodies(service: ServeProcess, victim: str, body: str, said: str) -> None:
+def test_a_bad_body_is_refused_with_the_reason(service: ServeProcess, victim: str, body: str, said: str) -> None:
     answer = send(service, "POST", "/v1/acquire", body.replace("VICTIM", victim).encode())
     assert answer.status_code in (400, 422)
     assert said in answer.json()["detail"]
@@ -116,12 +116,12 @@ def test_metadata_is_not_nested_without_end(api: Api, service: ServeProcess, ent
 @pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", "json"]
 )
-def test_only_json(service: ServeProcess, victim: str, kind: str) -> None:
+def test_a_body_that_is_not_json_is_a_415(service: ServeProcess, victim: str, kind: str) -> None:
     answer = send(service, "POST", "/v1/acquire", PLAIN.replace("VICTIM", victim), **{"content-type": kind})
     assert answer.status_code == 415
 
 
-def test_json_by_any_spelling(service: ServeProcess, api: Api, entity: str) -> None:
+def test_content_type_of_json_is_accepted_in_any_spelling(service: ServeProcess, api: Api, entity: str) -> None:
     body = json.dumps({"entity_id": entity, "resource": "r", "limits": ["n=9/week"]})
     for kind in ("application/json; charset=utf-8", "Application/JSON"):
         assert send(service, "POST", "/v1/acquire", body, **{"content-type": kind}).status_code == 200
@@ -129,7 +129,9 @@ def test_json_by_any_spelling(service: ServeProcess, api: Api, entity: str) -> N
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize(("path", "most"), [("/v1/acquire", MAX_BODY_BYTES), ("/v1/acquire/batch", MAX_BATCH_BYTES)])
-def test_large_bodies(service: ServeProcess, victim: str, path: str, most: int, chunked: bool) -> None:
+def test_a_body_that_is_too_large_is_refused(
+    service: ServeProcess, victim: str, path: str, most: int, chunked: bool
+) -> None:
     start = PLAIN.replace("VICTIM", victim)[:-1].encode() + b', "x": "'
     size = most + 1000
 
@@ -155,7 +157,7 @@ def test_a_length_that_is_a_lie(service: ServeProcess) -> None:
             assert connection.recv(1000).split()[1] in (b"400", b"413")
 
 
-def test_a_head_without_end(service: ServeProcess) -> None:
+def test_endless_head_of_a_request_is_cut_off(service: ServeProcess) -> None:
     for start in (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"GET /", b"GET /healthz HTTP/1.1\r\n"):
         with raw(service) as connection:
             connection.sendall(start)
@@ -235,7 +237,7 @@ def raw(service: ServeProcess) -> socket.socket:
         "/v1/leases/;/renew",
     ],
 )
-def test_paths_that_lead_nowhere(service: ServeProcess, victim: str, path: str) -> None:
+def test_unknown_path_is_a_404(service: ServeProcess, victim: str, path: str) -> None:
     answer = send(service, "POST", path, PLAIN.replace("VICTIM", victim))
     assert answer.status_code == 404
 
@@ -264,12 +266,12 @@ def test_paths_that_lead_nowhere(service: ServeProcess, victim: str, path: str) 
         ("/v1/limits/resources?cursor=%21", 422),
     ],
 )
-def test_paths_and_queries(service: ServeProcess, path: str, status: int) -> None:
+def test_a_bad_path_or_query_has_its_status(service: ServeProcess, path: str, status: int) -> None:
     assert send(service, "GET", path, authorization=f"Bearer {TOKENS['admin']}").status_code == status
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods(service: ServeProcess, method: str) -> None:
+def test_another_method_is_a_405_that_names_the_allowed_one(service: ServeProcess, method: str) -> None:
     answer = send(service, method, "/v1/acquire")
     assert answer.status_code == 405
     assert answer.headers["allow"] == "POST"
@@ -299,7 +301,7 @@ def test_a_forwarded_address_is_nobodys(api: Api, entity: str) -> None:
 @pytest.mark.parametrize(
     ("path", "status"), [("/a/../login", 422), ("/./login", 422), ("login", 422), ("http://x/login", 422), ("", 400)]
 )
-def test_paths_to_be_checked(api: Api, entity: str, path: str, status: int) -> None:
+def test_path_to_be_checked_has_its_status(api: Api, entity: str, path: str, status: int) -> None:
     api.post("/v1/check", {"method": "POST", "path": path, "user": entity}, status=status)
 
 
@@ -311,7 +313,7 @@ def test_keys_are_not_told(api: Api) -> None:
 
 
 class TestBounds:
-    def test_requests_in_a_time(self) -> None:
+    def test_requests_over_max_requests_are_a_429(self) -> None:
         async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
             return [await client.get("/v1/limits/system") for _ in range(3)] + [await client.get("/healthz")]
 
@@ -321,7 +323,7 @@ class TestBounds:
         assert int(answers[2].headers["retry-after"]) > 0
         assert answers[2].headers["ratelimit-policy"] == '"hour";q=2;w=3600'
 
-    def test_those_who_wait(self) -> None:
+    def test_waiters_are_bounded(self) -> None:
         app = create_app("memory://", max_waiting=1)
         wish = {"entity_id": "e", "resource": "r", "limits": ["n=1/minute"]}
 
@@ -342,7 +344,7 @@ class TestBounds:
             check_answer(answer)
             assert answer.headers["retry-after"] == "1"
 
-    def test_what_nobody_expected(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_unexpected_error_is_a_500_that_shows_nothing_of_it(self, caplog: pytest.LogCaptureFixture) -> None:
         app = create_app("memory://")
 
         async def fail(*_: Any) -> None:

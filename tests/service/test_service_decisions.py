@@ -73,7 +73,7 @@ def test_one_of_each_and_limits_as_objects(api: Api, entity: str) -> None:
     assert found["lease_id"]
 
 
-def test_a_lease_for_tokens(api: Api, entity: str) -> None:
+def test_lease_for_tokens_is_renewed_adjusted_and_released(api: Api, entity: str) -> None:
     api("PUT", f"/v1/limits/entities/{entity}", {"limits": [WEEK]})
     lease = api.post("/v1/acquire", {"entity_id": entity, "resource": "r", "consume": {"spend": 6}, "lease": {}})
     at = f"/v1/leases/{lease['lease_id']}"
@@ -111,7 +111,7 @@ def test_slots_of_an_ancestor_alone_need_a_lease_that_was_asked_for(api: Api, en
     assert api.available(entity) == {"n": 1}
 
 
-def test_waiting(api: Api, service: ServeProcess, entity: str) -> None:
+def test_acquire_with_max_wait_waits_and_else_is_refused(api: Api, service: ServeProcess, entity: str) -> None:
     fast = "n=20/second burst 1"
     for _ in range(3):
         waited = api.post("/v1/acquire", ask(entity, fast, max_wait=5))
@@ -201,12 +201,12 @@ class TestRules:
     @pytest.mark.parametrize(
         "who", [{"user": "u"}, {"organisation": "o"}, {"api_key": "k"}, {"address": "1.2.3.4"}, {"entity_id": "e"}]
     )
-    def test_each_caller_by_itself(self, api: Api, entity: str, who: dict[str, str]) -> None:
+    def test_check_counts_each_caller_by_itself(self, api: Api, entity: str, who: dict[str, str]) -> None:
         (kind, name), *_ = who.items()
         login = {"method": "POST", "path": "/login", kind: name if kind == "address" else entity}
         assert [api.post("/v1/check", login)["allowed"] for _ in range(3)] == [True, True, False]
 
-    def test_a_stored_plan(self, api: Api, entity: str) -> None:
+    def test_check_uses_the_stored_plan_of_the_caller(self, api: Api, entity: str) -> None:
         api.post("/v1/entities", {"entity_id": f"user:{entity}", "metadata": {"plan": "pro"}}, status=201)
         login = {"method": "POST", "path": "/login", "user": entity}
         assert [api.post("/v1/check", login)["allowed"] for _ in range(6)] == [True] * 5 + [False]
@@ -218,7 +218,7 @@ class TestRules:
         passed = [api.post("/v1/check", search | {"user": user})["allowed"] for _ in range(200) for user in users]
         assert sum(passed) == 20
 
-    def test_a_rule_for_slots(self, api: Api) -> None:
+    def test_check_of_a_rule_for_slots_is_refused_with_advice(self, api: Api) -> None:
         for _ in range(3):
             detail = api.post("/v1/check", {"method": "GET", "path": "/jobs"}, status=422)["detail"]
             assert "/v1/acquire" in detail

@@ -23,7 +23,7 @@ def test_usage_by_the_hour_and_in_all(api: Api, entity: str) -> None:
     assert "before end" in api.get("/v1/usage/history", entity_id=entity, start=end, end=start, status=422)["detail"]
 
 
-def test_who_changed_what(api: Api, entity: str) -> None:
+def test_audit_names_who_changed_what_and_conflicts_are_409(api: Api, entity: str) -> None:
     api.post("/v1/entities", {"entity_id": entity, "name": "<b>Ann</b>"}, status=201)
     path = f"/v1/limits/entities/{entity}"
     assert api.get(path) == {"limits": [], "inherit": True, "version": 0}

@@ -40,7 +40,7 @@ def decisions(found: Mapping[str, Metric], namespace: str) -> dict[str, float]:
     }
 
 
-def test_a_scrape(service: ServeProcess, api: Api, entity: str) -> None:
+def test_scrape_counts_decisions_and_leases(service: ServeProcess, api: Api, entity: str) -> None:
     before = decisions(scrape(service, TOKENS["read"]), "default")
     wish = {"entity_id": entity, "resource": "r", "limits": ["n=1/week"]}
     for allowed in (True, False, False):
@@ -136,7 +136,7 @@ def test_it_has_all_there_is(found: Mapping[str, Metric]) -> None:
         assert any(name.startswith(one.prometheus_name) for name in shown), f"{one.prometheus_name} is nowhere"
 
 
-def test_its_panels() -> None:
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -152,6 +152,6 @@ def test_its_panels() -> None:
     assert VARIABLES["datasource"]["query"] == "prometheus"
 
 
-def test_it_is_printed() -> None:
+def test_module_prints_the_grafana_dashboard() -> None:
     said = subprocess.run([sys.executable, "-m", "headgate.metrics"], capture_output=True, text=True, check=True)
     assert said.stdout == dashboard()

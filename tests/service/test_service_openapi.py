@@ -30,7 +30,7 @@ schema = schemathesis.openapi.from_dict(
 
 @schema.parametrize()
 @settings(max_examples=4, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-def test_as_described(case: Any, service: ServeProcess) -> None:
+def test_every_operation_answers_as_described(case: Any, service: ServeProcess) -> None:
     scope = case.operation.definition.raw.get("x-scope")
     headers = {"Authorization": f"Bearer {TOKENS['namespaces' if scope == 'namespaces' else 'admin']}"}
     answer = case.call_and_validate(base_url=service.url, headers=headers)

@@ -260,7 +260,9 @@ class TestItDoesNotStart:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
-    def test_and_says_why(self, tmp_path: Path, options: list[str], said: str) -> None:
+    def test_process_with_bad_settings_does_not_start_and_says_why(
+        self, tmp_path: Path, options: list[str], said: str
+    ) -> None:
         files = {
             "BAD": ("bad.yaml", "rules:\n  - id: a\n    limits: fast\n"),
             "TOKENS": ("tokens.yaml", tokens_file()),
@@ -301,7 +303,7 @@ class TestItDoesNotStart:
     ("text", "address"),
     [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), ("localhost:8080", ("localhost", 8080))],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_addresses_are_read_and_written_the_same(text: str, address: tuple[str, int]) -> None:
     found = Address.parse(text, "--bind")
     assert (tuple(found), str(found)) == (address, text)
     assert found.is_loopback()
@@ -319,12 +321,12 @@ class TestNewTokens:
         assert (found.name, found.scopes, found.namespace) == ("ci", {"read", "decide"}, "shop")
         assert token not in entry
 
-    def test_as_json(self) -> None:
+    def test_new_tokens_as_json_are_random_with_their_entry(self) -> None:
         tokens = [json.loads(command("token", "ci", "--json")[1]) for _ in range(2)]
         assert tokens[0]["token"] != tokens[1]["token"]
         assert tokens[0]["entry"]["scopes"] == ["decide"]
 
     @pytest.mark.parametrize("arguments", [["a b"], ["ci", "--scope", "all"], ["ci", "--namespace", "a b"]])
-    def test_bad_ones(self, arguments: list[str]) -> None:
+    def test_bad_arguments_for_a_new_token_are_refused(self, arguments: list[str]) -> None:
         assert command("token", *arguments)[0] == 2
         assert set(SCOPES) == {"decide", "read", "admin", "namespaces"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from service_process import Api
 
 
-def test_entities(api: Api, entity: str) -> None:
+def test_entity_is_created_changed_listed_and_deleted(api: Api, entity: str) -> None:
     made = api.post("/v1/entities", {"entity_id": entity, "name": "Ann", "metadata": {"a": [1]}}, status=201)
     assert made == api.get(f"/v1/entities/{entity}")
     assert made == {
@@ -40,7 +40,7 @@ def test_children_come_in_pages(api: Api, entity: str) -> None:
     assert "cursor" in api.get(f"/v1/entities/{entity}/children", cursor="x", status=422)["detail"]
 
 
-def test_limits_at_every_level(api: Api, entity: str) -> None:
+def test_limits_are_stored_read_and_deleted_at_every_level(api: Api, entity: str) -> None:
     resource = f"models/{entity}"
     levels = {
         "system": "/v1/limits/system",
@@ -104,7 +104,7 @@ def test_a_preview_changes_nothing(api: Api, entity: str) -> None:
     assert "inherit" in api("PUT", path, {"limits": ["rpm=1/day"], "inherit": "no"}, status=400)["detail"]
 
 
-def test_usage_and_corrections(api: Api, entity: str) -> None:
+def test_usage_shows_corrections_penalties_and_resets(api: Api, entity: str) -> None:
     api("PUT", f"/v1/limits/entities/{entity}", {"limits": ["n=10/week", "m=5/week"]})
     place = {"entity_id": entity, "resource": "r"}
     assert api("POST", "/v1/adjust", place | {"amounts": {"n": 12}}, status=204) is None

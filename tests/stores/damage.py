@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from local_servers.postgres import PostgresServer
 
 _SQLITE_COLUMNS = ("capacity_milli", "refill_milli", "period_ms", "tokens_milli", "settled_at_ms", "remainder",
     "blocked_until_ms", "revision", "used_milli")  # fmt: skip

@@ -12,7 +12,7 @@ from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, hour_of
 from headgate.stores import open_store
 from headgate.stores.dynamodb.places import ItemPlace
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 START_MS = 1_700_000_000_000
 USAGE_MS = 90 * DAY_MS

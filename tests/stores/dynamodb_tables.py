@@ -16,7 +16,7 @@ from headgate.stores.dynamodb.driver import failed, method_name
 from headgate.stores.dynamodb.exchange import Exchange, MoreTime, Reply, Send
 from headgate.stores.dynamodb.table import DynamoDBTable
 from headgate.stores.dynamodb.url import DynamoDBSettings
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 T = TypeVar("T")
 NOW = 1_700_000_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.stores import open_store
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 TABLES = ("buckets", "slots", "usage", "records")
 

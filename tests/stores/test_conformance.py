@@ -8,23 +8,34 @@ from typing import Any
 
 import pytest
 
+from conformance_parts import OF_THE_STORE, LimiterElsewhere, Tasks, Threads, ThreadsOnly, Transport
 from headgate.stores import open_store
 from headgate.testing.conformance import StoreConformance
 from headgate.testing.conformance.changing_limits import ChangingLimitConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.hierarchy import HierarchyConformance
-from headgate.testing.conformance.input import InputConformance
 from headgate.testing.conformance.leases import LeaseConformance
+from headgate.testing.conformance.slot_queue import SlotQueueConformance
 from headgate.testing.conformance.vectors import VectorConformance
-from headgate.testing.servers.dynamodb import Engine
+from headgate.testing.conformance.waiting import WaitingConformance
 from headgate.testing.servers.redis import RedisCluster, RedisServer
+from local_servers.dynamodb import Engine
 
 BUSY: dict[str, Any] = {"store_timeout": 5.0}  # what a server on a busy machine may take
 
 
-def without(*suites: type) -> type:
-    """For a store that is slow to ask: without what the limiter alone decides, which is the same on all of them."""
-    return type("Without", (), {name: None for suite in suites for name in vars(suite) if name.startswith("test_")})
+def names_in(suite: type) -> set[str]:
+    return {name for name in vars(suite) if name.startswith("test_")}
+
+
+def test_no_part_of_the_suite_hides_a_test_of_another() -> None:
+    names = [name for suite in StoreConformance.__bases__ for name in names_in(suite)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_test_that_is_left_out_somewhere_exists() -> None:
+    left_out = names_in(LimiterElsewhere) | names_in(ThreadsOnly) | names_in(DynamoDB) | OF_THE_STORE
+    assert {name for name in left_out if not hasattr(StoreConformance, name)} == set()
 
 
 class TestMemory(StoreConformance):
@@ -33,7 +44,7 @@ class TestMemory(StoreConformance):
         return f"memory://{uuid.uuid4().hex}"
 
 
-class TestSqlite(StoreConformance):
+class Sqlite:
     histories = 20
     sequences = 20
 
@@ -42,7 +53,17 @@ class TestSqlite(StoreConformance):
         return f"sqlite:///{tmp_path}/headgate.db"
 
 
-class TestRedis(StoreConformance):
+class TestSqlite(ThreadsOnly, Threads, Sqlite, LimiterElsewhere, StoreConformance):
+    pass
+
+
+class TestSqliteTasks(
+    Tasks, Sqlite, LeaseConformance, WaitingConformance, SlotQueueConformance, ConcurrencyConformance
+):
+    """The same store, run in threads for coroutines."""
+
+
+class Redis:
     settings = BUSY
     looks_every = 5
     histories = 20
@@ -54,6 +75,14 @@ class TestRedis(StoreConformance):
         with redis_server.client() as client:
             client.flushdb()
         return redis_server.url
+
+
+class TestRedis(Tasks, Redis, StoreConformance):
+    """With what the limiter alone decides, as the one server."""
+
+
+class TestRedisBlocking(Threads, Redis, Transport):
+    pass
 
 
 class Cluster:
@@ -74,33 +103,14 @@ class Cluster:
         return redis_cluster.url
 
 
-class TestRedisCluster(without(InputConformance), Cluster, StoreConformance):  # type: ignore[misc]
-    @pytest.fixture(params=["async"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+class TestRedisCluster(Tasks, Cluster, LimiterElsewhere, StoreConformance):
+    pass
 
 
-class ThreadsOnly:
-    """Without what is asked of tasks, which the other kind has answered."""
-
-    test_a_cancelled_adjustment_lands_all_the_same = None
-    test_an_event_loop_that_ends_amid_acquires = None
-    test_an_event_loop_that_ends_amid_releases = None
-    test_adjustment_cancelled_while_limits_are_read_still_lands = None
-    test_cancelled_acquire_raises_its_callers_own_cancellation = None
-    test_cancelled_acquires_leave_nothing_taken_when_the_event_loop_ends_at_once = None
-    test_cancelled_at_any_moment_nothing_stays_taken = None
-    test_cancelled_twice_it_still_gives_back = None
-    test_coalescing_changes_no_answer = None
-    test_first_come_first_served = None
-
-
-class TestRedisClusterBlocking(ThreadsOnly, Cluster, HierarchyConformance, LeaseConformance, ConcurrencyConformance):
+class TestRedisClusterBlocking(
+    ThreadsOnly, Threads, Cluster, HierarchyConformance, LeaseConformance, ConcurrencyConformance
+):
     """The other transport, on what depends on it."""
-
-    @pytest.fixture(params=["sync"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
 
 
 class DynamoDB:
@@ -124,22 +134,22 @@ class DynamoDB:
         return url
 
 
-class TestDynamoDB(without(InputConformance), DynamoDB, StoreConformance):  # type: ignore[misc]
-    @pytest.fixture(params=["async"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+class TestDynamoDB(Tasks, DynamoDB, LimiterElsewhere, StoreConformance):
+    pass
 
 
 class TestDynamoDBBlocking(
-    ThreadsOnly, DynamoDB, VectorConformance, ChangingLimitConformance, LeaseConformance, ConcurrencyConformance
+    ThreadsOnly,
+    Threads,
+    DynamoDB,
+    VectorConformance,
+    ChangingLimitConformance,
+    LeaseConformance,
+    ConcurrencyConformance,
 ):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
     scenarios_every = 12
-
-    @pytest.fixture(params=["sync"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
 
 
 def set_up(url: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from dynamodb_limiters import TEN, Scene, Table, new_entity, scene_on
 
 from headgate import RateLimiter
-from headgate.testing.servers.dynamodb import Engine, Request
 from headgate.testing.servers.process import eventually
+from local_servers.dynamodb import Engine, Request
 
 coalesced = pytest.mark.parametrize("coalesce", [True, False])
 
@@ -72,7 +72,7 @@ async def arrived(scene: Scene, writes: int) -> None:
 
 @coalesced
 @pytest.mark.parametrize("times", [1, 3])
-def test_before_it_was_sent(coalesce: bool, times: int, scene: Scene) -> None:
+def test_task_cancelled_before_its_request_was_sent_takes_nothing(coalesce: bool, times: int, scene: Scene) -> None:
     """Another's request is under way, or it is still being found out what the limits are."""
     entity = new_entity()
 
@@ -122,7 +122,7 @@ def test_while_it_is_under_way(coalesce: bool, times: int, stage: str, scene: Sc
 
 @coalesced
 @pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems", "UpdateItem"])
-def test_a_cascade(coalesce: bool, operation: str, scene: Scene) -> None:
+def test_cancelled_cascade_gives_back_on_every_level(coalesce: bool, operation: str, scene: Scene) -> None:
     """The first one reads and is written in a transaction, the next ones are written item by item."""
     family = scene.family()
 
@@ -171,7 +171,7 @@ def test_while_it_is_being_given_back(coalesce: bool, stage: str, scene: Scene) 
 
 @coalesced
 @pytest.mark.parametrize("on_unavailable", ["block", "allow"])
-def test_while_nothing_is_known(coalesce: bool, on_unavailable: str, scene: Scene) -> None:
+def test_task_cancelled_without_a_reply_ends_cancelled(coalesce: bool, on_unavailable: str, scene: Scene) -> None:
     """No reply comes. The task ends cancelled all the same, and nothing goes on as if it had been allowed."""
     entity = new_entity()
 
@@ -184,17 +184,17 @@ def test_while_nothing_is_known(coalesce: bool, on_unavailable: str, scene: Scen
         task.cancel()
         await ended(task)
 
-    drive(scene, scenario, coalesce=coalesce, on_unavailable=on_unavailable, store_timeout=1.5)
+    drive(scene, scenario, coalesce=coalesce, on_unavailable=on_unavailable, store_timeout=4.0)
     assert scene.left(entity) == 5, "it may not have been done, and then would be given back for nothing"
 
 
 @coalesced
-def test_a_timeout_around_it(coalesce: bool, scene: Scene) -> None:
+def test_acquire_that_times_out_gives_back_what_it_took(coalesce: bool, scene: Scene) -> None:
     entity = new_entity()
 
     async def scenario(limiter: RateLimiter) -> None:
         assert await take(limiter, entity, 1)
-        scene.proxy.delay(0.15)
+        scene.proxy.delay(1.0)
         for _ in range(3):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(limiter.try_acquire(entity, "r", {"n": 4}, [TEN]), 0.05)

@@ -12,7 +12,7 @@ from dynamodb_limiters import Scene, Table, both_kinds, limiter_of, new_entity, 
 
 from headgate import Limit
 from headgate.testing import ManualClock
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 NOW_MS = 1_700_000_000_000
 SKEW = 30 * 60
@@ -76,7 +76,7 @@ def pair(request: pytest.FixtureRequest, scene: Scene) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("first", ["behind", "ahead"])
-def test_an_hour(pair: Pair, first: str) -> None:
+def test_clocks_an_hour_apart_admit_no_more_than_one_hour_extra(pair: Pair, first: str) -> None:
     """Both take whatever there is, in either order."""
     limiters = [pair.behind, pair.ahead] if first == "behind" else [pair.ahead, pair.behind]
     for _ in range(30):
@@ -129,7 +129,7 @@ def test_the_one_behind_writes_first_and_last(pair: Pair) -> None:
 
 @both_kinds
 class TestStepped:
-    def test_back(self, kind: str, scene: Scene) -> None:
+    def test_clock_stepped_back_waits_as_of_the_last_write(self, kind: str, scene: Scene) -> None:
         entity, clock = new_entity(), ManualClock(NOW_MS)
         with limiter_of(kind, scene.url, clock=clock) as limiter:
             assert take(limiter, entity, 5000, LIMIT)
@@ -142,7 +142,7 @@ class TestStepped:
             assert take(limiter, entity, 10, LIMIT)
             assert not take(limiter, entity, 1, LIMIT)
 
-    def test_back_after_a_look(self, kind: str, scene: Scene) -> None:
+    def test_clock_stepped_back_after_a_look_still_has_what_was_shown(self, kind: str, scene: Scene) -> None:
         """What was said to be there is still there: time does not run backwards for a limiter."""
         entity, clock = new_entity(), ManualClock(NOW_MS)
         with limiter_of(kind, scene.url, clock=clock) as limiter:
@@ -154,7 +154,7 @@ class TestStepped:
             assert take(limiter, entity, 10, LIMIT)
             assert not take(limiter, entity, 1, LIMIT)
 
-    def test_there_and_back_again(self, kind: str, scene: Scene) -> None:
+    def test_clock_stepped_to_and_fro_earns_an_hour_once(self, kind: str, scene: Scene) -> None:
         """What was earned in an hour that never was is had once, however often the clock goes there."""
         entity, clock = new_entity(), ManualClock(NOW_MS)
         with limiter_of(kind, scene.url, clock=clock) as limiter:

@@ -14,7 +14,7 @@ from headgate.stores.dynamodb.shards import Shards
 from headgate.testing.conformance.history import HistoryConformance
 from headgate.testing.conformance.records import RecordConformance
 from headgate.testing.conformance.vectors import VectorConformance
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 
 class OnDynamoDB:

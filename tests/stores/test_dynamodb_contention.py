@@ -11,7 +11,7 @@ from dynamodb_limiters import Scene, Table, at_once, both_kinds, fixed, limiter_
 
 from headgate import Limit, SyncRateLimiter
 from headgate.testing import ManualClock
-from headgate.testing.servers.dynamodb import Engine, Request
+from local_servers.dynamodb import Engine, Request
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def scene(table: Table) -> Iterator[Scene]:
 
 
 @both_kinds
-def test_a_storm(kind: str, scene: Scene) -> None:
+def test_contending_limiters_admit_exactly_the_limit_and_all_are_answered(kind: str, scene: Scene) -> None:
     """Limiters that know nothing of each other, close to the limit: as many pass as can, and all are answered."""
     entity, limit = new_entity(), fixed(40)
     admitted: list[bool] = []

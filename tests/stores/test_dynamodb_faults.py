@@ -26,7 +26,7 @@ from dynamodb_limiters import (
 
 from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import TAKE
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 THROTTLED = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
 CONFLICTS = ["TransactionConflictException", "ConditionalCheckFailedException"]
@@ -48,7 +48,7 @@ def scene(table: Table) -> Iterator[Scene]:
 @both_kinds
 class TestThrottled:
     @pytest.mark.parametrize("code", THROTTLED)
-    def test_a_few_times(self, kind: str, code: str, scene: Scene) -> None:
+    def test_throttled_write_is_sent_again_and_counted_once(self, kind: str, code: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.unsplit) as limiter:
             assert take(limiter, entity)
@@ -59,7 +59,7 @@ class TestThrottled:
         assert scene.writes() == 3 + 2
         assert scene.left(entity) == 5
 
-    def test_from_the_beginning(self, kind: str, scene: Scene) -> None:
+    def test_throttled_reads_of_namespace_and_limits_are_sent_again(self, kind: str, scene: Scene) -> None:
         """Reading the namespace and the limits as well."""
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
@@ -69,7 +69,7 @@ class TestThrottled:
         assert not scene.proxy.left
         assert scene.left(entity) == 9
 
-    def test_until_the_deadline(self, kind: str, scene: Scene) -> None:
+    def test_throttled_until_the_deadline_is_unavailable_and_takes_nothing(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url, store_timeout=0.2) as limiter:
             assert patiently(lambda: take(limiter, entity))
@@ -115,7 +115,7 @@ class TestThrottled:
             assert take(limiter, entity)
             assert "could not be split" in caplog.text
 
-    def test_statements(self, kind: str, scene: Scene) -> None:
+    def test_throttled_statements_are_sent_again_and_counted_once(self, kind: str, scene: Scene) -> None:
         batch = [request(MINUTE, 1, TAKE, f"default/{new_entity()}#r") for _ in range(8)]
         with store_of(kind, scene.url) as store:
             store.settle(batch, START_MS)
@@ -130,7 +130,7 @@ class TestThrottled:
 @both_kinds
 class TestConflicts:
     @pytest.mark.parametrize("code", CONFLICTS)
-    def test_a_few_times(self, kind: str, code: str, scene: Scene) -> None:
+    def test_conflicting_write_is_sent_again_and_counted_once(self, kind: str, code: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
             assert take(limiter, entity)
@@ -144,7 +144,7 @@ class TestConflicts:
         assert scene.proxy.count() <= 2 * (4 + 3)
         assert scene.left(entity) == 9
 
-    def test_without_end(self, kind: str, scene: Scene) -> None:
+    def test_endless_conflicts_give_up_after_a_bounded_number_of_attempts(self, kind: str, scene: Scene) -> None:
         """It gives up after so many attempts, however long the deadline: each of them is paid for."""
         entity, code = new_entity(), CONFLICTS[kind == "sync"]
         with limiter_of(kind, scene.url, store_timeout=60) as limiter:
@@ -166,7 +166,9 @@ class TestConflicts:
             ("ThrottlingError", "TransactionConflict"),
         ],
     )
-    def test_a_cancelled_transaction(self, kind: str, reasons: tuple[str, str], scene: Scene) -> None:
+    def test_cancelled_transaction_is_sent_again_and_counted_once(
+        self, kind: str, reasons: tuple[str, str], scene: Scene
+    ) -> None:
         """The first cascade of a process is one."""
         family = scene.family()
         with limiter_of(kind, scene.url) as limiter:
@@ -215,7 +217,9 @@ class TestCascade:
         assert scene.left(child, parent) == [left, 0]
 
     @pytest.mark.parametrize("timeout_seconds", [0.3, 60])
-    def test_throttled_without_end(self, kind: str, timeout_seconds: float, scene: Scene) -> None:
+    def test_child_is_given_back_if_its_parent_is_throttled_without_end(
+        self, kind: str, timeout_seconds: float, scene: Scene
+    ) -> None:
         """Until the deadline, or until it gives up: then there is still time to give back."""
         child, parent = scene.family()
         with limiter_of(kind, scene.unsplit, store_timeout=timeout_seconds) as limiter:

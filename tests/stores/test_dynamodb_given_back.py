@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headgate.core.decide import FORCE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb.url import read_url
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 LIMIT = Limit.per_day("n", 6400)
 
@@ -51,7 +51,7 @@ def test_a_rollback_over_64_shards_gives_back_everything(store: Any, taken: list
 amounts = st.one_of(st.integers(1, 3000), st.integers(1, 3_000_000))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(0, 4),
     st.lists(amounts, min_size=1, max_size=12),

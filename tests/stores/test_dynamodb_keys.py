@@ -81,7 +81,7 @@ def test_namespaces_are_records_of_the_registry() -> None:
 @pytest.mark.parametrize(
     "key", ["n/entity#", "n/entity#a#b", "n/child#a", "n/limits#", "n/limits#system#x", "n/custom#r", "n/audited#a"]
 )
-def test_keys_without_a_place(key: str) -> None:
+def test_unknown_keys_of_records_are_refused(key: str) -> None:
     with pytest.raises(ValidationError, match=key):
         record_item(key, NS)
 
@@ -163,7 +163,9 @@ def test_limits_are_flat_numbers_in_tokens_and_seconds() -> None:
     st.booleans(),
     st.dictionaries(st.text(max_size=3), st.none() | st.floats(allow_nan=False) | st.lists(st.integers()), max_size=3),
 )
-def test_entities_come_back(name: str | None, parent_id: str | None, cascade: bool, metadata: dict[str, Any]) -> None:
+def test_entity_items_are_read_back_as_written(
+    name: str | None, parent_id: str | None, cascade: bool, metadata: dict[str, Any]
+) -> None:
     value = {"name": name, "parent_id": parent_id, "cascade": cascade, "metadata": metadata}
     stored = record_item("n/entity#ann", NS)
     item = stored.item(value, 1, None)

@@ -31,7 +31,7 @@ from dynamodb_limiters import (
 from headgate import Limit
 from headgate.core.decide import FORCE, PEEK, TAKE, Answer
 from headgate.core.errors import PartlyAnswered
-from headgate.testing.servers.dynamodb import Engine, Ministack, Proxy
+from local_servers.dynamodb import Engine, Ministack, Proxy
 
 MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
 TIMEOUT_SECONDS = 0.3
@@ -79,7 +79,7 @@ class TestLost:
         assert any(reason in why for reason in REASONS)
         assert scene.writes() == 1
 
-    def test_a_take(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_take_with_a_lost_reply_is_not_sent_again(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
             assert take(limiter, entity)
@@ -96,7 +96,7 @@ class TestLost:
             assert take(limiter, entity, 4).degraded
             assert scene.left(entity) == (5 if done else 9)
 
-    def test_a_correction(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_adjust_with_a_lost_reply_is_not_sent_again(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
             limiter.adjust(entity, "r", {"n": 6}, [TEN])
@@ -127,14 +127,14 @@ class TestLost:
             assert "could not be rolled back" in caplog.text
             assert scene.left(entity) == (9 if done else 5)
 
-    def test_a_penalty(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_penalty_with_a_lost_reply_is_not_sent_again(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url, audit_days=0) as limiter:
             limiter.adjust(entity, "r", {"n": 2}, [TEN])
             self.lost(scene, lose, lambda: limiter.penalize(entity, "r", factor=0.5, limits=[TEN]))
             assert scene.left(entity) == (4 if done else 8)
 
-    def test_many_at_once(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_batch_with_a_lost_reply_is_not_sent_again(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
         """In one request as statements."""
         keys = [f"default/{new_entity()}#r" for _ in range(8)]
         with store_of(kind, scene.url) as store:
@@ -158,7 +158,9 @@ class TestLost:
                 assert scene.proxy.count("TransactWriteItems") == (4 if then else 2)
             assert scene.left(*family) == [7, 7]
 
-    def test_of_all_shards(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_take_over_all_shards_with_a_lost_reply_is_done_once(
+        self, kind: str, lose: Lose, done: bool, scene: Scene
+    ) -> None:
         """What is too large for one is a transaction as well."""
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
@@ -186,7 +188,9 @@ class TestLost:
                 assert scene.proxy.left == 0
                 assert scene.proxy.count(operation) >= 2
 
-    def test_one_of_a_batch(self, kind: str, lose: Lose, done: bool, scene: Scene) -> None:
+    def test_lost_reply_to_one_of_a_batch_leaves_the_others_answered(
+        self, kind: str, lose: Lose, done: bool, scene: Scene
+    ) -> None:
         """The others have their answers."""
         keys = [f"default/{new_entity()}#r" for _ in range(3)]
         with store_of(kind, scene.url) as store:
@@ -249,7 +253,7 @@ class TestLate:
 
 @both_kinds
 class TestAway:
-    def test_and_back(self, kind: str, scene: Scene) -> None:
+    def test_calls_fail_while_the_table_is_away_and_work_when_it_is_back(self, kind: str, scene: Scene) -> None:
         """What was never sent may be sent again, and the connections from before are not missed."""
         entity = new_entity()
         with limiter_of(kind, scene.url, store_timeout=AWAY_SECONDS) as limiter:
@@ -267,7 +271,7 @@ class TestAway:
             assert take(limiter, entity)
             assert scene.left(entity) == 8
 
-    def test_for_a_moment(self, kind: str, scene: Scene) -> None:
+    def test_a_short_outage_within_the_deadline_is_waited_out(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url) as limiter:
             assert take(limiter, entity)

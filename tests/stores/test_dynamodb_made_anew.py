@@ -14,7 +14,7 @@ from dynamodb_limiters import both_kinds, limiter_of, patiently, take
 from headgate import Limit, SyncRateLimiter, ValidationError
 from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
 from headgate.stores.dynamodb.url import read_url
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 LIMIT = Limit.per_minute("n", 100)
 SLOTS = Limit.concurrent("c", 10, ttl=600)

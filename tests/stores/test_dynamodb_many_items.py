@@ -14,7 +14,7 @@ from headgate.core.decide import FORCE, LOWER, PENALIZE, TAKE, Answer, Mode, Par
 from headgate.core.errors import RateLimiterUnavailable
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb.url import read_url
-from headgate.testing.servers.dynamodb import Engine, Proxy
+from local_servers.dynamodb import Engine, Proxy
 
 LIMIT = Limit.per_day("n", 64_000)
 SHARDS = 64
@@ -118,10 +118,6 @@ def test_a_changed_limit_is_on_all_shards_of_every_level(direct: Any, amount: in
 # What goes wrong at each request of one, the first, the second, ...
 
 
-def throttle(proxy: Proxy) -> None:
-    proxy.fail(1, "ThrottlingException")
-
-
 def throttle_all(proxy: Proxy) -> None:
     proxy.fail(MANY, "ThrottlingException")
 
@@ -149,8 +145,8 @@ def at_every_request(
     before = 62_000 if amount > 0 else 2000
     answered: list[bool] = []
     while True:
-        fill(direct)
-        both(direct, FORCE, 64_000 - before)
+        too_many = [int(one) - before for one in left(direct)]
+        direct.settle([request(LIMIT, surplus, FORCE, key) for surplus, key in zip(too_many, KEYS)], START_MS)
         with opened(proxy.url(read_url(url).table), timeout_seconds) as store:
             patiently(lambda: left(store))  # a store that knows all shards
             proxy.forget()
@@ -177,7 +173,6 @@ def at_every_request(
 @pytest.mark.parametrize(
     ("fault", "mode", "amount"),
     [
-        (throttle, TAKE, 60_000),
         (lose_the_reply, TAKE, 60_000),
         (fail_inside, FORCE, 70_000),
         (lose_the_reply, FORCE, -5000),
@@ -216,7 +211,7 @@ def test_a_take_is_given_back_to_the_first_level_if_another_was_faster_on_the_se
 def test_a_take_is_given_back_to_the_first_level_if_the_second_is_silent_for_too_long(
     url: str, direct: Any, proxy: Proxy
 ) -> None:
-    with opened(proxy.url(read_url(url).table), 2.0) as store:
+    with opened(proxy.url(read_url(url).table), 5.0) as store:
         patiently(lambda: left(store))
         proxy.forget()
         proxy.before(lambda request: None, operation="TransactWriteItems")
@@ -227,12 +222,12 @@ def test_a_take_is_given_back_to_the_first_level_if_the_second_is_silent_for_too
     assert left(direct) == [64_000, 64_000]
 
 
-@pytest.mark.parametrize("amount", [1000, 7000])
+@pytest.mark.parametrize(("name", "amount"), [("ministack", 1000), ("ministack", 7000), ("dynamodb_local", 7000)])
 def test_contending_limiters_are_charged_what_they_were_granted(
-    dynamodb_engine: Engine, aws_credentials: str, amount: int
+    request: pytest.FixtureRequest, aws_credentials: str, name: str, amount: int
 ) -> None:
     """Some of it goes back again. Usage is counted as well."""
-    url = new_spread_table(dynamodb_engine)
+    url = new_spread_table(request.getfixturevalue(name))
     granted = [0] * 4
     start = threading.Barrier(4)
 
@@ -241,7 +236,7 @@ def test_contending_limiters_are_charged_what_they_were_granted(
             store._plans.hours.kept_ms = 90 * 86_400_000
             left(store)
             start.wait()
-            for turn in range(5):
+            for turn in range(4):
                 if both(store, TAKE, amount).allowed:
                     granted[number] += amount
                     if turn % 2:

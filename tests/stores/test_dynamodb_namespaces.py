@@ -17,7 +17,7 @@ from headgate.stores.dynamodb.items import values_of
 from headgate.stores.dynamodb.namespaces import KEPT_SECONDS, Namespaces
 from headgate.stores.dynamodb.plans import DynamoDBPlans
 from headgate.stores.dynamodb.table import SCHEMA, DynamoDBTable, Versions
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 REGISTRY = "_/SYSTEM#"
 
@@ -113,7 +113,7 @@ def test_only_an_active_namespace_can_be_used(driven: Driven) -> None:
     assert listed.status == "deleted"
 
 
-def test_listing(driven: Driven) -> None:
+def test_namespaces_are_listed_by_name_in_pages(driven: Driven) -> None:
     ids = {name: driven.run(namespaces(driven).id_plan(name)) for name in ("c", "a", "b")}
     ours = namespaces(driven)
     first = driven.run(ours.list_plan(limit=2))

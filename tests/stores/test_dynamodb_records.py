@@ -17,7 +17,7 @@ from headgate.stores.dynamodb.exchange import Failed, Lost, Reply, Send
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.records import Records
 from headgate.testing.conformance.records import RecordConformance
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 NOBODY = {"name": None, "parent_id": None, "cascade": False, "metadata": {}}
 
@@ -110,7 +110,7 @@ def test_limits_that_are_taken_away_leave_nothing_behind(store: Store) -> None:
     assert sorted(name for name in item if name.startswith(("l_", "on_"))) == ["l_l0_cp", "l_l0_ra", "l_l0_rp"]
 
 
-def test_what_follows_from_entities(store: Store) -> None:
+def test_children_are_listed_by_the_parent_of_their_entity(store: Store) -> None:
     store.write(Put("n/entity#ann", entity("team")), Put("n/child#team#ann", {}))
     assert store.value("n/child#team#ann") == ({}, 1)
     assert store.value("n/child#other#ann") is None
@@ -123,7 +123,7 @@ def test_what_follows_from_entities(store: Store) -> None:
     assert store.value("n/child#other#ann") is None
 
 
-def test_what_follows_from_limits(store: Store) -> None:
+def test_entities_with_custom_limits_are_listed_by_resource(store: Store) -> None:
     for resource in ("", "a/b"):
         store.write(Put(f"n/limits#entity#ann#{resource}", limits(1)), Put(f"n/custom#{resource}#ann", {}))
     assert store.listed("n/custom##") == ["n/custom##ann"]
@@ -305,7 +305,7 @@ def test_limits_are_never_older_than_their_revision(store: Store) -> None:
 # Writing
 
 
-def test_what_is_sent(store: Store) -> None:
+def test_each_write_of_records_sends_as_few_operations_as_possible(store: Store) -> None:
     store.write(Put("n/a", {}, ABSENT))
     assert store.driven.operations() == ["PutItem"]
     store.write(Put("n/a", {}))
@@ -333,7 +333,7 @@ def test_blind_writers_do_not_lose_each_other(driven: Driven) -> None:
     assert [store.value(key)[1] for key in ("n/a", "n/b")] == [workers * each, workers * each]
 
 
-def test_expected_versions_under_contention(driven: Driven) -> None:
+def test_one_of_the_writers_of_the_same_version_gets_through(driven: Driven) -> None:
     """Of those who have read the same version one gets through."""
     Store(driven).write(Put("n/a", {}))
     stores = [Store(driven) for _ in range(4)]

@@ -10,7 +10,7 @@ from dynamodb_helpers import START_MS, available, new_table, opened, request, ta
 
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb.round import Job, Round
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 DAILY = Limit.per_day("daily", 3)
 

@@ -19,7 +19,7 @@ from headgate.core.limit import Limit
 from headgate.stores.dynamodb import blocking
 from headgate.stores.dynamodb.exchange import Failed, Send
 from headgate.stores.memory.store import MemoryStore
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 RPM = Limit.per_minute("rpm", 60)
 TPM = Limit.per_minute("tpm", 1000, burst=1500)

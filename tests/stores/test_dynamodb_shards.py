@@ -17,7 +17,7 @@ from headgate.core.decide import FORCE, PENALIZE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb import cache, cross_shard
 from headgate.stores.dynamodb.blocking import _Talk
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 LIMIT = Limit.per_minute("rpm", 60)
 TAKING_TURNS = [Limit.parse("rpm", spec) for spec in ("60/minute", "10/day", "200/hour burst 21", "7/19s burst 33.336")]
@@ -107,7 +107,7 @@ def test_a_refusal_says_when(store: Any) -> None:
     assert (answer.allowed, answer.wait_ms) == (False, None)
 
 
-def test_a_reservation(store: Any) -> None:
+def test_reservation_over_shards_waits_as_on_one_item(store: Any) -> None:
     store.settle([request(LIMIT, 60)], START_MS)
     split(store)
     (answer,) = store.settle([request(LIMIT, 40, max_wait_ms=40 * SECOND)], START_MS)
@@ -115,7 +115,7 @@ def test_a_reservation(store: Any) -> None:
     assert not store.settle([request(LIMIT, 21, max_wait_ms=60 * SECOND)], START_MS)[0].allowed
 
 
-def test_debts_and_refunds(store: Any) -> None:
+def test_debt_over_shards_is_repaid_before_anything_passes(store: Any) -> None:
     store.settle([request(LIMIT, 1)], START_MS)
     split(store)
     split(store)

@@ -26,7 +26,7 @@ from headgate.stores import open_async_store
 from headgate.stores.dynamodb import blocking, places, slot_items
 from headgate.stores.dynamodb.exchange import Failed, Send
 from headgate.stores.memory.store import MemoryStore
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 TWO = Limit.concurrent("s", 2, ttl=60)
 TTL_MS = 60_000
@@ -205,7 +205,7 @@ def test_a_slot_and_tokens_or_neither(url: str, store: Any, wire: Wire, key: str
     assert available(store, RPM, key=key) == -1000
 
 
-def test_on_many_shards(ministack: Engine, aws_credentials: str) -> None:
+def test_slots_beside_a_bucket_of_many_shards_are_taken_with_it(ministack: Engine, aws_credentials: str) -> None:
     limit = Limit.per_minute("n", 100)
     with opened(new_table(ministack)) as store:
         both = Request(TAKE, ("n/e#r",), (Part(0, TWO, 1000), Part(0, limit, 40_000)), lease_id="a")
@@ -224,7 +224,9 @@ def test_on_many_shards(ministack: Engine, aws_credentials: str) -> None:
         assert (answer.allowed, [wait for _, wait in answer.levels]) == (False, [0, None])
 
 
-def test_lowering_on_many_shards(ministack: Engine, aws_credentials: str) -> None:
+def test_lowering_a_bucket_of_shards_leaves_the_amount_over_all_of_them(
+    ministack: Engine, aws_credentials: str
+) -> None:
     """All of them together have so much, and each its share: not the least of them everything."""
     limit = Limit.custom("n", 100, 0.001, 366 * 86_400)
     with opened(new_table(ministack)) as store:
@@ -254,7 +256,7 @@ def test_lowering_is_decided_on_what_is_true(url: str, store: Any, wire: Wire, k
 
 
 @pytest.mark.parametrize("renewing", [False, True])
-def test_threads_that_race(renewing: bool, ministack: Engine, aws_credentials: str) -> None:
+def test_racing_threads_never_hold_more_than_all_slots(renewing: bool, ministack: Engine, aws_credentials: str) -> None:
     url, lock = new_table(ministack), threading.Lock()
     inside, most, passed = 0, 0, 0
 
@@ -284,7 +286,7 @@ def test_threads_that_race(renewing: bool, ministack: Engine, aws_credentials: s
     assert passed >= 8
 
 
-def test_tasks_that_race(ministack: Engine, aws_credentials: str) -> None:
+def test_racing_tasks_never_hold_more_than_all_slots(ministack: Engine, aws_credentials: str) -> None:
     url, inside, most, passed = new_table(ministack), 0, 0, 0
 
     async def work(store: Any, number: int) -> None:
@@ -420,7 +422,9 @@ def test_an_item_goes_away_by_itself(table: Table, key: str) -> None:
 # From outside
 
 
-def test_listing_and_deleting(store: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_and_deleting_slots_equals_the_memory_store(
+    store: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By entity, by resource, and page by page, as in the memory store; also who has nothing but slots."""
     namespace, memory = f"list{next(_entities)}", MemoryStore()
     keys = [f"{namespace}/{entity}#{resource}" for entity in ("e", "f", "g") for resource in ("r", "q")]
@@ -510,7 +514,9 @@ class TestLostReplies:
         scene.proxy.forget()
         (scene.proxy.lose_replies if done else scene.proxy.refuse)(1, operation="UpdateItem")
 
-    def test_of_a_take(self, kind: str, done: bool, scene: Scene, key: str) -> None:
+    def test_take_of_a_slot_with_a_lost_reply_is_not_sent_again(
+        self, kind: str, done: bool, scene: Scene, key: str
+    ) -> None:
         """It is not sent again. If it was done, the slot runs out by itself."""
         with store_of(kind, scene.url) as store, opened(scene.table.url) as direct:
             take(store, key, "a")
@@ -566,7 +572,7 @@ class TestLostReplies:
 
 def _lose_one(scene: Scene, done: bool, chosen: Callable[[Any], None]) -> None:
     """Lose the reply to a request, or the request, of which `chosen` raises ConnectionError."""
-    from headgate.testing.servers.dynamodb.listener import NoReply
+    from local_servers.dynamodb.listener import NoReply
 
     def play(request: Any, pass_on: Any) -> Any:
         try:

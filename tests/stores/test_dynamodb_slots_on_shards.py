@@ -19,7 +19,7 @@ from headgate.stores.dynamodb.exchange import Lost
 from headgate.stores.dynamodb.places import ItemPlace
 from headgate.stores.dynamodb.plans import DynamoDBPlans
 from headgate.stores.memory.store import MemoryStore
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 DAILY = Limit.per_day("daily", 8)
 SLOTS = Limit.concurrent("s", 2, ttl=60)

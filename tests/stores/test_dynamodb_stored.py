@@ -19,7 +19,7 @@ from headgate.stores.dynamodb.exchange import Failed, Reply, Send
 from headgate.stores.dynamodb.items import values_of
 from headgate.stores.dynamodb.plans import DynamoDBPlans
 from headgate.stores.dynamodb.table import SCHEMA, Versions
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 REGISTRY = "_/SYSTEM#"
 KEY = "_/namespace#acme"
@@ -187,7 +187,7 @@ class TestOnEveryEngine:
         with pytest.raises(ValidationError, match="audited"):
             client.list("acme/audited#")
 
-    def test_what_is_stored(self, driven: Driven, client: Client) -> None:
+    def test_stored_namespaces_are_listed_counted_and_purged(self, driven: Driven, client: Client) -> None:
         client.fill("acme", 6)
         client.fill("other", 3)
         driven.put(PK={"S": "gone/ENTITY#e"}, SK={"S": "#META"}, GSI4PK={"S": "gone"}, GSI4SK={"S": "gone/ENTITY#e"})
@@ -202,7 +202,9 @@ class TestOnEveryEngine:
 # All of a namespace
 
 
-def test_purging_step_by_step(driven: Driven, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_in_steps_removes_one_namespace_and_no_other(
+    driven: Driven, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stored, "_STEP", 4)
     client.fill("acme", 6)
     client.fill("other", 3)

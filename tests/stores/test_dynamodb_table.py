@@ -13,7 +13,7 @@ from headgate import RateLimiterUnavailable, ValidationError
 from headgate.stores import open_store
 from headgate.stores.dynamodb.exchange import Failed, Reply, Send
 from headgate.stores.dynamodb.table import INDEXES, STREAM, TABLE, TTL, DynamoDBTable, version_item
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def check_complete(driven: Driven) -> None:
     assert ("_/SYSTEM#", "#VERSION") in driven.items()
 
 
-def test_everything_is_made(driven: Driven) -> None:
+def test_setup_makes_the_table_with_all_indexes(driven: Driven) -> None:
     set_up(driven)
     check_complete(driven)
     table = driven.client.describe_table(TableName=driven.table)["Table"]
@@ -115,7 +115,7 @@ def test_a_change_that_is_refused_is_told(driven: Driven) -> None:
         set_up(driven)
 
 
-def test_two_at_once(driven: Driven) -> None:
+def test_concurrent_setups_make_one_complete_table(driven: Driven) -> None:
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: set_up(driven), range(3)))
     check_complete(driven)
@@ -200,7 +200,7 @@ def test_a_table_that_is_not_there(driven: Driven) -> None:
         driven.run(DynamoDBTable(driven.deliver).ping_plan())
 
 
-def test_by_the_store(dynamodb_engine: Engine, driven: Driven) -> None:
+def test_setup_by_the_store_makes_a_table_that_pings(dynamodb_engine: Engine, driven: Driven) -> None:
     store = open_store(dynamodb_engine.url(driven.table), 5.0)
     try:
         with pytest.raises(ValidationError, match="does not exist"):

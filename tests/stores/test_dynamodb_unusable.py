@@ -32,8 +32,8 @@ from headgate import Limit, ValidationError
 from headgate.core.decide import TAKE
 from headgate.stores.dynamodb.namespaces import Known
 from headgate.stores.dynamodb.table import TABLE
-from headgate.testing.servers.dynamodb import Engine
-from headgate.testing.servers.dynamodb.listener import Reply
+from local_servers.dynamodb import Engine
+from local_servers.dynamodb.listener import Reply
 
 MINUTE = Limit.per_minute("n", 10)  # for a store, which is told the time
 
@@ -69,7 +69,9 @@ def refused(kind: str, url: str, *parts: str, on_unavailable: str = "block") -> 
 
 @both_kinds
 @pytest.mark.parametrize("on_unavailable", ["block", "allow"])
-def test_no_table(kind: str, on_unavailable: str, ministack: Engine, aws_credentials: str) -> None:
+def test_a_missing_table_is_an_error_that_says_how_to_make_it(
+    kind: str, on_unavailable: str, ministack: Engine, aws_credentials: str
+) -> None:
     url = ministack.url("never-made")
     refused(
         kind,
@@ -108,7 +110,7 @@ def test_a_table_that_is_deleted(kind: str, ministack: Engine, aws_credentials: 
 
 
 @both_kinds
-def test_no_index(kind: str, ministack: Engine, aws_credentials: str) -> None:
+def test_a_missing_index_fails_what_needs_it_and_no_acquire(kind: str, ministack: Engine, aws_credentials: str) -> None:
     """An acquire needs none."""
     name = f"without-{kind}"
     client = ministack.client()
@@ -135,7 +137,7 @@ def test_no_index(kind: str, ministack: Engine, aws_credentials: str) -> None:
     "code",
     ["AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException"],
 )
-def test_no_permission(kind: str, code: str, scene: Scene) -> None:
+def test_a_missing_permission_is_an_error_that_names_the_template(kind: str, code: str, scene: Scene) -> None:
     scene.proxy.fail(100_000, code, "not for you")
     refused(kind, scene.url, f"table {scene.table.name!r}", "not for you", "headgate aws template")
 
@@ -189,20 +191,20 @@ def bare(monkeypatch: pytest.MonkeyPatch, aws_credentials: str, tmp_path: Path) 
 class TestConfiguration:
     URL = "dynamodb://rates?endpoint_url=http://127.0.0.1:1"
 
-    def test_no_credentials(self, kind: str, bare: Path) -> None:
+    def test_missing_credentials_are_an_error_that_names_the_profile(self, kind: str, bare: Path) -> None:
         refused(kind, f"{self.URL}&region=eu-west-1", "table 'rates'", "credentials", "profile=")
 
-    def test_no_region(self, kind: str, bare: Path) -> None:
+    def test_a_missing_region_is_an_error(self, kind: str, bare: Path) -> None:
         refused(kind, "dynamodb://rates", "table 'rates'", "region")
 
     def test_a_region_that_is_none(self, kind: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_DEFAULT_REGION", "no region!")
         refused(kind, "dynamodb://rates", "table 'rates'", "no region!")
 
-    def test_an_unknown_profile(self, kind: str, bare: Path) -> None:
+    def test_an_unknown_profile_is_an_error_that_names_it(self, kind: str, bare: Path) -> None:
         refused(kind, f"{self.URL}&region=eu-west-1&profile=nobody", "table 'rates'", "nobody", "profile")
 
-    def test_half_of_the_credentials(self, kind: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_incomplete_credentials_are_an_error(self, kind: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
         refused(kind, f"{self.URL}&region=eu-west-1", "table 'rates'", "redential")
 
@@ -255,7 +257,7 @@ class TestParts:
             assert limiter.try_acquire(entity, "r", {"n": 1}).statuses[0].available == 9
             assert scene.proxy.count("BatchGetItem") >= 5
 
-    def test_until_the_deadline(self, kind: str, scene: Scene) -> None:
+    def test_parts_never_processed_are_unavailable_at_the_deadline(self, kind: str, scene: Scene) -> None:
         entity = new_entity()
         with limiter_of(kind, scene.url, store_timeout=0.2) as limiter:
             self.unprocessed(scene, 100_000)

@@ -117,7 +117,7 @@ EVERYTHING = (
         (EVERYTHING, DynamoDBSettings("My_table.a-1", "us-gov-west-1", "https://h:8000/p", "me too", 1)),
     ],
 )
-def test_settings(url: str, expected: DynamoDBSettings) -> None:
+def test_every_setting_of_a_url_is_read(url: str, expected: DynamoDBSettings) -> None:
     assert read_url(url) == expected
 
 
@@ -127,6 +127,6 @@ def test_nothing_is_asked_before_it_is_used() -> None:
         assert "dynamodb://table" in repr(limiter("dynamodb://table?endpoint_url=http://127.0.0.1:1&profile=nobody"))
 
 
-def test_where_it_is() -> None:
+def test_a_url_says_its_region_or_endpoint() -> None:
     assert read_url("dynamodb://table?region=eu-west-1").where == "region eu-west-1"
     assert read_url("dynamodb://table?endpoint_url=http://h:1").where == "http://h:1"

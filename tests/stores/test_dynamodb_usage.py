@@ -24,7 +24,7 @@ from headgate.stores.dynamodb.exchange import Send
 from headgate.stores.dynamodb.namespaces import Namespaces
 from headgate.stores.dynamodb.url import read_url
 from headgate.stores.dynamodb.usage import HourlyUsage, UsageCounters
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.custom("t_2.x", 1000, 7, 13)
 SLOTS = Limit.concurrent("rpm", 3)
@@ -108,7 +108,7 @@ steps = st.lists(st.one_of(takes, takes, forces, others, waits, waits), min_size
 @pytest.mark.usefixtures("eager")
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(history=steps)
-def test_any_history(stores: list[Any], history: Any) -> None:
+def test_usage_of_any_history_of_shards_and_sweeps_is_exact(stores: list[Any], history: Any) -> None:
     """Two clients take and give back; items are split, emptied, swept, and have their hours put away."""
     now_ms, namespace = START_MS, f"n{next(_numbers)}"
     expected: Counter[Any] = Counter()
@@ -146,7 +146,7 @@ def test_any_history(stores: list[Any], history: Any) -> None:
 
 
 @pytest.mark.usefixtures("eager")
-def test_under_load(url: str, namespace: str) -> None:
+def test_usage_under_load_is_exact_with_clocks_hours_apart(url: str, namespace: str) -> None:
     """Each with a clock of its own, an hour or more apart; one splits, resets and sweeps meanwhile."""
     limit, taken, errors = Limit.per_second("n", 10**6), [0] * 3, []
 
@@ -398,7 +398,9 @@ def test_a_write_is_one_unit(stores: list[Any], client: Any, url: str, namespace
         assert size(item) + len(counts(item)) * 17 <= 1024, "as large as it was before it was put away"
 
 
-def test_pages(stores: list[Any], namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_of_a_place_is_on_one_page_only(
+    stores: list[Any], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Buckets and slots of one place may be on different pages; what was used is on one of them."""
     store, _ = stores
     monkeypatch.setattr(places, "_PAGE", 1)

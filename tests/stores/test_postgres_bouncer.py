@@ -13,7 +13,7 @@ from headgate.testing.conformance.acquire import AcquireConformance
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.records import RecordConformance
 from headgate.testing.conformance.slots import SlotConformance
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer
+from local_servers.postgres import PgBouncer, PostgresServer
 
 
 class TestBehindPgBouncer(AcquireConformance, SlotConformance, ConcurrencyConformance, RecordConformance):
@@ -43,7 +43,7 @@ def test_a_load_takes_exactly_what_it_is_given(
         assert limiter.available("e", "r", [limit]) == {"n": 10_000 - load.admitted["e"]}
 
 
-def test_set_up_through_it(postgres_server: PostgresServer, pgbouncer: PgBouncer) -> None:
+def test_setup_works_through_pgbouncer(postgres_server: PostgresServer, pgbouncer: PgBouncer) -> None:
     store = open_store(f"{pgbouncer.url}?schema=through", 5.0)
     store.setup()
     store.ping()

@@ -7,17 +7,9 @@ from typing import Any, ClassVar
 import pytest
 from postgres_helpers import emptied
 
+from conformance_parts import LimiterElsewhere, Tasks, Threads, Transport
 from headgate.testing.conformance import StoreConformance
-from headgate.testing.conformance.acquire import AcquireConformance
-from headgate.testing.conformance.changing_limits import ChangingLimitConformance
-from headgate.testing.conformance.concurrency import ConcurrencyConformance
-from headgate.testing.conformance.leases import LeaseConformance
-from headgate.testing.conformance.lines import LineConformance
-from headgate.testing.conformance.slots import SlotConformance
-from headgate.testing.conformance.vectors import VectorConformance
-from headgate.testing.conformance.waiting import WaitingConformance
-from headgate.testing.conformance.zero import ZeroConformance
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 
 class Postgres:
@@ -35,26 +27,9 @@ class Postgres:
         return emptied(postgres_server)
 
 
-class TestPostgres(Postgres, StoreConformance):
-    @pytest.fixture(params=["async"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+class TestPostgres(Tasks, Postgres, LimiterElsewhere, StoreConformance):
+    pass
 
 
-class TestPostgresBlocking(
-    Postgres,
-    VectorConformance,
-    AcquireConformance,
-    ChangingLimitConformance,
-    ZeroConformance,
-    LeaseConformance,
-    WaitingConformance,
-    SlotConformance,
-    LineConformance,
-    ConcurrencyConformance,
-):
-    """The other transport, on what depends on it. What both carry is made by the same plans."""
-
-    @pytest.fixture(params=["sync"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+class TestPostgresBlocking(Threads, Postgres, Transport):
+    pass

@@ -19,8 +19,8 @@ from headgate import Limit, RateLimiterUnavailable, StoreRefused, SyncRateLimite
 from headgate.core.decide import TAKE, Part, Request
 from headgate.stores import open_async_store, open_store
 from headgate.stores.postgres.wire import PostgresBatch
-from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.process import eventually
+from local_servers.postgres import PostgresServer
 
 PLENTY = fixed(100_000)
 
@@ -136,7 +136,7 @@ def test_a_full_pool_says_so_in_time(postgres_server: PostgresServer) -> None:
     store.close()
 
 
-def test_the_same_for_coroutines(postgres_server: PostgresServer) -> None:
+def test_a_full_pool_of_coroutines_says_so_in_time(postgres_server: PostgresServer) -> None:
     async def main() -> None:
         store: Any = open_async_store(f"{emptied(postgres_server)}?pool=2", 0.5)
         await store.ping()
@@ -209,7 +209,7 @@ def test_server_that_rejects_headgate_is_an_error_under_every_outage_policy(
         assert limiter.breaker_state == "closed"
 
 
-def test_nobody_there() -> None:
+def test_refused_connection_is_unavailable() -> None:
     refused = pytest.raises(RateLimiterUnavailable, match=r"cannot be reached.*refused")
     with SyncRateLimiter("postgresql://headgate@127.0.0.1:9/postgres") as limiter, refused:
         limiter.try_acquire("e", "r", {"n": 1}, [fixed(10)])

@@ -17,7 +17,7 @@ from headgate.stores.health import examine, read_clock
 from headgate.stores.postgres.exchange import in_schema
 from headgate.stores.postgres.schema import FUNCTIONS, VERSION, setup_script
 from headgate.stores.postgres.url import read_url
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 RPM = [Limit.per_minute("rpm", 10)]
 GRANTS = """
@@ -42,7 +42,7 @@ def setup(url: str) -> None:
 
 def test_without_setup_it_says_what_to_do(postgres_server: PostgresServer, schema: str) -> None:
     missing = pytest.raises(ValidationError, match=r"schema 'fresh' of the database is not set up.*setup\(\)")
-    with SyncRateLimiter(f"{postgres_server.url}?schema={schema}") as limiter, missing:
+    with SyncRateLimiter(f"{postgres_server.url}?schema={schema}", store_timeout=20) as limiter, missing:
         limiter.try_acquire("e", "r", {"rpm": 1}, RPM)
 
 
@@ -53,7 +53,7 @@ def test_set_up_by_many_at_once(postgres_server: PostgresServer, schema: str) ->
     assert postgres_server.execute("SELECT version FROM fresh.version") == [(VERSION,)]
 
 
-def test_schemas_are_apart(postgres_server: PostgresServer, schema: str) -> None:
+def test_two_schemas_share_no_buckets(postgres_server: PostgresServer, schema: str) -> None:
     other = f"{postgres_server.url}?schema={schema}"
     setup(other)
     with SyncRateLimiter(emptied(postgres_server)) as one, SyncRateLimiter(other) as another:
@@ -91,7 +91,7 @@ def of_an_earlier_headgate(postgres_server: PostgresServer, schema: str) -> str:
 
 
 def admitted_in_turns(url: str) -> int:
-    with SyncRateLimiter(url) as limiter:
+    with SyncRateLimiter(url, store_timeout=20) as limiter:
         pair = [[Limit.per_day("x", 10)], [Limit.per_day("x", 20)]]
         return sum(bool(limiter.try_acquire("e", "r", {"x": 1}, limits)) for _ in range(30) for limits in pair)
 
@@ -131,11 +131,14 @@ def test_a_role_that_may_do_nothing_else(postgres_server: PostgresServer, schema
     postgres_server.execute("CREATE ROLE app LOGIN")
     url = f"{postgres_server.url_of('app')}?schema={schema}"
     try:
-        with SyncRateLimiter(url) as limiter, pytest.raises(ValidationError, match=r"permission denied.*grant"):
+        with (
+            SyncRateLimiter(url, store_timeout=20) as limiter,
+            pytest.raises(ValidationError, match=r"permission denied.*grant"),
+        ):
             limiter.try_acquire("e", "r", {"rpm": 1}, RPM)
         with postgres_server.connect() as connection:
             connection.execute(GRANTS.format(schema=schema).encode())
-        with SyncRateLimiter(url) as limiter:
+        with SyncRateLimiter(url, store_timeout=20) as limiter:
             use_everything(limiter)
         with closing(open_store(url, 5.0)) as store:
             store.setup()  # there is nothing to do
@@ -155,7 +158,7 @@ def test_a_role_with_the_grants_of_before_may_use_the_queue_after_an_upgrade(
         with postgres_server.connect() as connection:
             connection.execute(GRANTS.format(schema=schema).encode())
         setup(f"{postgres_server.url}?schema={schema}")
-        with SyncRateLimiter(f"{postgres_server.url_of('app')}?schema={schema}") as limiter:
+        with SyncRateLimiter(f"{postgres_server.url_of('app')}?schema={schema}", store_timeout=20) as limiter:
             slots = [Limit.concurrent("x", 1)]
             with limiter.acquire("e", "r", {"x": 1}, slots):
                 assert not limiter.try_acquire("e", "r", {"x": 1}, slots, max_wait=0.05)
@@ -178,7 +181,7 @@ def use_everything(limiter: SyncRateLimiter) -> None:
     assert limiter.list_namespaces()
 
 
-def test_unlogged_tables_and_back(postgres_server: PostgresServer, schema: str) -> None:
+def test_setup_makes_tables_unlogged_and_logged_again(postgres_server: PostgresServer, schema: str) -> None:
     url = f"{postgres_server.url}?schema={schema}"
     query = (
         "SELECT DISTINCT relpersistence FROM pg_class WHERE oid IN ('fresh.buckets'::regclass, 'fresh.slots'::regclass)"
@@ -211,7 +214,7 @@ def test_the_doctor_is_told(postgres_server: PostgresServer) -> None:
         ("?nonsense=1", "nonsense"),
     ],
 )
-def test_urls_that_cannot_be(rest: str, why: str) -> None:
+def test_bad_urls_are_refused_without_showing_the_password(rest: str, why: str) -> None:
     with pytest.raises(ValidationError) as raised:
         read_url(f"postgresql://user:hidden@host{rest}")
     assert why in str(raised.value)
@@ -243,5 +246,5 @@ def test_a_port_that_is_none() -> None:
 @pytest.mark.parametrize("where", ["nobody@127.0.0.1", "headgate@127.0.0.1"])
 def test_who_is_not_let_in_hears_why(postgres_server: PostgresServer, where: str) -> None:
     url = f"postgresql://{where}:{postgres_server.port}/nowhere"
-    with SyncRateLimiter(url) as limiter, pytest.raises(ValidationError, match="does not exist"):
+    with SyncRateLimiter(url, store_timeout=20) as limiter, pytest.raises(ValidationError, match="does not exist"):
         limiter.try_acquire("e", "r", {"rpm": 1}, RPM)

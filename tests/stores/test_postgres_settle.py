@@ -36,7 +36,7 @@ from headgate.core.units import MAX_PERIOD_MS
 from headgate.core.usage import HOUR_MS, hour_of, is_over
 from headgate.stores import Store, open_store
 from headgate.stores.memory import MemoryStore
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 START = 1_700_000_000_000
 

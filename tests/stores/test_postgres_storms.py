@@ -16,7 +16,7 @@ from headgate import Limit
 from headgate.core.decide import FORCE, PEEK, TAKE, Part, Request, refund
 from headgate.core.records import Put
 from headgate.stores import Store, open_store
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer
+from local_servers.postgres import PgBouncer, PostgresServer
 
 KEYS = [f"storm/e{number}#r" for number in range(6)]
 TOKENS, SLOTS = fixed(40), Limit.concurrent("x", 3, 3600)

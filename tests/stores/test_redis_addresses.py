@@ -36,15 +36,15 @@ def check(limiter: Any) -> None:
 
 @both_kinds
 class TestOneServer:
-    def test_on_its_port(self, kind: str, redis_server: RedisServer) -> None:
+    def test_redis_works_on_its_port(self, kind: str, redis_server: RedisServer) -> None:
         with opened(kind, redis_server.url, namespace=HERE) as limiter:
             check(limiter)
 
-    def test_on_its_socket(self, kind: str, redis_server: RedisServer) -> None:
+    def test_redis_works_on_its_socket(self, kind: str, redis_server: RedisServer) -> None:
         with opened(kind, redis_server.unix_url, namespace=HERE) as limiter:
             check(limiter)
 
-    def test_in_another_database(self, kind: str, redis_server: RedisServer) -> None:
+    def test_databases_of_a_server_share_no_buckets(self, kind: str, redis_server: RedisServer) -> None:
         for url in (redis_server.url.replace("/0", "/3"), redis_server.unix_url.replace("db=0", "db=4")):
             with opened(kind, url, namespace=HERE) as limiter, opened(kind, redis_server.url, namespace=HERE) as other:
                 other.reset("e", "r")
@@ -63,15 +63,17 @@ class TestOneServer:
 
 @both_kinds
 class TestEncrypted:
-    def test_with_its_authority(self, kind: str, tls_redis_server: RedisServer) -> None:
+    def test_tls_works_with_the_authority_of_the_server(self, kind: str, tls_redis_server: RedisServer) -> None:
         with opened(kind, tls_redis_server.tls_url) as limiter:
             check(limiter)
 
-    def test_without_looking(self, kind: str, tls_redis_server: RedisServer) -> None:
+    def test_tls_works_without_verification_if_asked_for(self, kind: str, tls_redis_server: RedisServer) -> None:
         with opened(kind, f"rediss://localhost:{tls_redis_server.tls_port}?ssl_cert_reqs=none") as limiter:
             check(limiter)
 
-    def test_another_authority(self, kind: str, tls_redis_server: RedisServer, tmp_path: Path) -> None:
+    def test_tls_with_another_authority_is_refused_and_shows_no_password(
+        self, kind: str, tls_redis_server: RedisServer, tmp_path: Path
+    ) -> None:
         make_certificate(tmp_path)
         url = f"rediss://:s3cret@localhost:{tls_redis_server.tls_port}?ssl_ca_certs={tmp_path}/ca.crt"
         for on_unavailable in ("block", "allow"):
@@ -80,7 +82,7 @@ class TestEncrypted:
                     limiter.ping()
                 assert "s3cret" not in str(caught.value)
 
-    def test_no_authority(self, kind: str, tls_redis_server: RedisServer) -> None:
+    def test_tls_without_a_known_authority_is_refused(self, kind: str, tls_redis_server: RedisServer) -> None:
         url = f"rediss://localhost:{tls_redis_server.tls_port}"
         with opened(kind, url) as limiter, pytest.raises(RateLimiterUnavailable, match="certificate verify failed"):
             limiter.ping()
@@ -210,12 +212,12 @@ class TestSentinel:
             check(limiter)
 
     @both_kinds
-    def test_another_service(self, kind: str, redis_sentinel: RedisSentinel) -> None:
+    def test_a_service_unknown_to_the_sentinels_is_unavailable(self, kind: str, redis_sentinel: RedisSentinel) -> None:
         url = redis_sentinel.url.replace("/headgate/", "/other/")
         with opened(kind, url) as limiter, pytest.raises(RateLimiterUnavailable, match=r"'other': .* does not know it"):
             limiter.ping()
 
-    def test_a_failover_amid_load(self, redis_sentinel: RedisSentinel) -> None:
+    def test_calls_go_on_after_a_failover_under_load(self, redis_sentinel: RedisSentinel) -> None:
         with Load("sync", redis_sentinel.url, [WISH]) as threads, Load("async", redis_sentinel.url, [WISH]) as tasks:
             threads.goes_on()
             tasks.goes_on()
@@ -254,7 +256,7 @@ class TestSentinel:
         redis_sentinel.wait_until_ok()
 
     @both_kinds
-    def test_a_dead_sentinel(self, kind: str, redis_sentinel: RedisSentinel) -> None:
+    def test_a_dead_sentinel_is_passed_over(self, kind: str, redis_sentinel: RedisSentinel) -> None:
         redis_sentinel.sentinels[0].kill()
         try:
             with opened(kind, redis_sentinel.url) as limiter:
@@ -264,7 +266,7 @@ class TestSentinel:
             redis_sentinel.wait_until_ok()
 
     @both_kinds
-    def test_sentinels_that_hang(self, kind: str, redis_sentinel: RedisSentinel) -> None:
+    def test_sentinels_that_hang_are_passed_over(self, kind: str, redis_sentinel: RedisSentinel) -> None:
         """Each may cost a call its time, but then another is asked."""
         hanging = redis_sentinel.sentinels[:2]
         for sentinel in hanging:

@@ -89,7 +89,9 @@ def family(cluster: RedisCluster) -> Family:
 
 @both_kinds
 @pytest.mark.parametrize("coalesce", [True, False])
-def test_all_at_once(kind: str, cluster: RedisCluster, family: Family, coalesce: bool) -> None:
+def test_concurrent_cascades_never_oversell_and_leave_nothing_taken(
+    kind: str, cluster: RedisCluster, family: Family, coalesce: bool
+) -> None:
     """Among the refused some were so for tokens that were about to come back. When all is quiet they are there."""
     with opened(kind, cluster.url, coalesce=coalesce) as limiter:
         family.found(limiter, root=fixed(30), team=fixed(12))
@@ -179,7 +181,9 @@ class TestReservation:
             assert decision.retry_after_seconds == 4.0
             assert family.used(limiter) == before
 
-    def test_interrupted_while_waiting(self, kind: str, cluster: RedisCluster, family: Family) -> None:
+    def test_interrupted_reservation_is_given_back_on_every_level(
+        self, kind: str, cluster: RedisCluster, family: Family
+    ) -> None:
         member = next(iter(family.members))
         with opened(kind, cluster.url, clock=AlarmClock()) as limiter:
             family.found(limiter, root=SECOND, team=HALF_SECOND, member=PLENTY)
@@ -195,7 +199,7 @@ class TestCancelled:
 
     def check(self, url: str, family: Family, scenario: Callable[[RateLimiter, int], Any]) -> None:
         async def main() -> None:
-            async with RateLimiter(url) as limiter:
+            async with RateLimiter(url, store_timeout=20) as limiter:
                 for steps in range(self.STEPS):
                     await scenario(limiter, steps)
                     for one in family.all:
@@ -222,16 +226,20 @@ class TestCancelled:
         assert all(task.cancelled() for task in tasks)
 
     @pytest.mark.parametrize("takers", [1, 6])
-    def test_at_any_moment(self, cluster: RedisCluster, family: Family, takers: int) -> None:
+    def test_cascade_cancelled_at_any_moment_leaves_nothing_taken(
+        self, cluster: RedisCluster, family: Family, takers: int
+    ) -> None:
         async def scenario(limiter: RateLimiter, steps: int) -> None:
             await self.cancel(limiter, list(family.members)[:takers], steps)
 
         self.check(cluster.url, family, scenario)
 
     @pytest.mark.parametrize("takers", [1, 6])
-    def test_while_it_connects(self, cluster: RedisCluster, family: Family, takers: int) -> None:
+    def test_cascade_cancelled_while_it_connects_leaves_nothing_taken(
+        self, cluster: RedisCluster, family: Family, takers: int
+    ) -> None:
         async def scenario(_: RateLimiter, steps: int) -> None:
-            async with RateLimiter(cluster.url) as fresh:
+            async with RateLimiter(cluster.url, store_timeout=20) as fresh:
                 members = list(family.members)[:takers]
                 for member in members:  # it knows its chain, and has a connection to one node only
                     await fresh.resolve_limits(member, "r")
@@ -239,7 +247,7 @@ class TestCancelled:
 
         self.check(cluster.url, family, scenario)
 
-    def test_twice(self, cluster: RedisCluster, family: Family) -> None:
+    def test_cascade_cancelled_twice_leaves_nothing_taken(self, cluster: RedisCluster, family: Family) -> None:
         async def scenario(limiter: RateLimiter, steps: int) -> None:
             task = asyncio.create_task(limiter.try_acquire(next(iter(family.members)), "r", {"n": 1}))
             for _ in range(steps):

@@ -75,7 +75,7 @@ class TestMovingSlots:
             check("r", 6)
             assert errors(cluster, "MOVED") > moved
 
-    def test_amid_load(self, kind: str, cluster: RedisCluster) -> None:
+    def test_slots_that_move_under_load_are_counted_once(self, kind: str, cluster: RedisCluster) -> None:
         slot = slot_of(self.ROW)
         with Load(kind, cluster.url, [("e", "r", {"n": 1}, [PLENTY]), ("other", "r", {"n": 1}, [PLENTY])]) as load:
             for _ in range(4):
@@ -129,7 +129,7 @@ class TestTogether:
             assert len(rows) == 3
             assert len({slot_of(row) for row in rows}) == scripts
 
-    def test_tenants_are_apart(self, kind: str, cluster: RedisCluster) -> None:
+    def test_tenants_are_on_the_nodes_of_their_slots(self, kind: str, cluster: RedisCluster) -> None:
         tenants = [on_server(cluster, server, "tenant")[0] for server in cluster.servers]
         with opened(kind, f"{cluster.url}?together=tenant") as limiter:
             for tenant in tenants:

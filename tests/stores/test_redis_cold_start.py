@@ -29,7 +29,9 @@ def restart(server: RedisServer) -> None:
 @pytest.mark.parametrize(
     ("share", "first"), [("?cold_start=0", 0), ("?cold_start=0.5", 30), ("?cold_start=1", 60), ("", 60)]
 )
-def test_a_server_that_forgot(kind: str, own_redis_server: RedisServer, share: str, first: int) -> None:
+def test_server_that_forgot_starts_with_the_share_of_cold_start(
+    kind: str, own_redis_server: RedisServer, share: str, first: int
+) -> None:
     clock = ManualClock()
     with opened(kind, own_redis_server.url + share, clock=clock) as limiter:
         for _ in range(2):
@@ -49,7 +51,7 @@ def test_a_server_that_forgot(kind: str, own_redis_server: RedisServer, share: s
 
 
 @both_kinds
-def test_exactly_to_the_millisecond(kind: str, own_redis_server: RedisServer) -> None:
+def test_cold_start_is_exact_to_the_millisecond(kind: str, own_redis_server: RedisServer) -> None:
     clock = ManualClock()
     with opened(kind, f"{own_redis_server.url}?cold_start=0.333", clock=clock) as limiter:
         # 2.4975 of 7.5 tokens, in whole thousandths 2.497, and 503 more of them at a third of one a millisecond.
@@ -62,7 +64,7 @@ def test_exactly_to_the_millisecond(kind: str, own_redis_server: RedisServer) ->
 
 
 @both_kinds
-def test_by_the_servers_clock(kind: str, stepped_redis_server: RedisServer) -> None:
+def test_cold_start_refills_by_the_servers_clock(kind: str, stepped_redis_server: RedisServer) -> None:
     hour = Limit.per_hour("n", 10)
     with opened(kind, f"{stepped_redis_server.url}?cold_start=0") as limiter:
         assert limiter.available("e", "r", [hour]) == {"n": 0}

@@ -134,7 +134,7 @@ class TestHanging:
         """Then there is no connection to it any more, and to make one takes for ever."""
         batch = takes(entities_of(cluster), r)
         with settling(kind, url_of(cluster), 0.4) as settle:
-            settle(batch)
+            patiently(lambda: settle(batch))
 
             def answered() -> list[bool]:
                 error = attempt(lambda: settle(batch))
@@ -197,7 +197,7 @@ class TestDead:
                 limiter.try_acquire(child, r, {"n": 1}, [TEN], max_wait=max_wait)
             assert [used(limiter, one, r) for one in (child, grandparent)] == [0, 0]
 
-    def test_it_comes_back(self, damaged_cluster: RedisCluster, r: str) -> None:
+    def test_calls_work_again_when_a_dead_node_is_back(self, damaged_cluster: RedisCluster, r: str) -> None:
         dead, *_ = entities_of(damaged_cluster)
         url = url_of(damaged_cluster)
         with opened("sync", url) as first, opened("async", url) as second:

@@ -54,7 +54,7 @@ NAMES = {
 class TestNames:
     @both_kinds
     @pytest.mark.parametrize("together", NAMES)
-    def test_on_a_server(self, kind: str, server: RedisServer, together: str) -> None:
+    def test_keys_on_a_server_are_named_by_together(self, kind: str, server: RedisServer, together: str) -> None:
         with opened(kind, f"{server.url}?together={together}") as limiter:
             limiter.adjust("acme:bob", "api/v1", {"n": 1}, [TEN])
             assert keys(server) == {NAMES[together]}
@@ -65,14 +65,16 @@ class TestNames:
 
     @both_kinds
     @pytest.mark.parametrize("together", NAMES)
-    def test_on_a_cluster(self, kind: str, cluster: RedisCluster, together: str) -> None:
+    def test_keys_on_a_cluster_are_named_by_together(self, kind: str, cluster: RedisCluster, together: str) -> None:
         with opened(kind, f"{cluster.url}?together={together}") as limiter:
             limiter.adjust("acme:bob", "api/v1", {"n": 1}, [TEN])
             assert keys(*cluster.servers) == {NAMES[together]}
             limiter.set_limits("acme:bob", [TEN])
             assert keys(*cluster.servers) - {NAMES[together]} <= RECORDS
 
-    def test_the_defaults(self, server: RedisServer, cluster: RedisCluster) -> None:
+    def test_default_of_together_is_namespace_on_a_server_and_entity_on_a_cluster(
+        self, server: RedisServer, cluster: RedisCluster
+    ) -> None:
         for url, servers, expected in (
             (server.url, [server], NAMES["namespace"]),
             (cluster.url, cluster.servers, NAMES["entity"]),
@@ -144,7 +146,9 @@ class TestLife:
             "two periods, debt", "one after the other", "given back", "a slower limit",
         ],
     )  # fmt: skip
-    def test_by_the_servers_clock(self, kind: str, server: RedisServer, use: Callable[[Any], Any]) -> None:
+    def test_row_lives_until_its_buckets_are_full_by_the_servers_clock(
+        self, kind: str, server: RedisServer, use: Callable[[Any], Any]
+    ) -> None:
         with opened(kind, server.url, usage_days=0, audit_days=0) as limiter:
             use(limiter)
         full_at_ms, written_at_ms = self.full_at_ms(server)
@@ -170,7 +174,7 @@ class TestLife:
 
     @both_kinds
     @pytest.mark.parametrize("usage_days", [0, 30])
-    def test_nothing_is_left(self, kind: str, stepped_redis_server: RedisServer, usage_days: int) -> None:
+    def test_keys_of_full_buckets_expire(self, kind: str, stepped_redis_server: RedisServer, usage_days: int) -> None:
         server = stepped_redis_server
         with opened(kind, server.url, usage_days=usage_days, audit_days=0) as limiter:
             for number in range(20):

@@ -74,7 +74,9 @@ class TestCut:
             relay.cut(times=0)
             assert left(limiter) == (6 if arrives else 9)
 
-    def test_an_adjustment_is_not(self, kind: str, arrives: bool, relay: Relay, own_redis_server: RedisServer) -> None:
+    def test_adjustment_with_a_cut_connection_is_not_sent_again(
+        self, kind: str, arrives: bool, relay: Relay, own_redis_server: RedisServer
+    ) -> None:
         with opened(kind, relay.url) as limiter:
             limiter.adjust("e", "r", {"n": 8}, [TEN])
             for amount in (-3, 2):
@@ -189,7 +191,9 @@ class TestClosedAtRest:
                 call()
             assert left(limiter) == 8
 
-    def test_all_of_many(self, kind: str, coalesce: bool, own_redis_server: RedisServer) -> None:
+    def test_connections_closed_at_rest_cost_no_call(
+        self, kind: str, coalesce: bool, own_redis_server: RedisServer
+    ) -> None:
         with opened(kind, own_redis_server.url, coalesce=coalesce) as limiter:
             for _ in range(3):
                 assert all(limiter.together([("try_acquire", ("e", "r", {"n": 1}, [MANY]))] * 8))

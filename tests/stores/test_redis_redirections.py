@@ -41,7 +41,7 @@ class TestCluster:
     def router(self) -> Router:
         return new_router("redis+cluster://a:1,b:2,c:3")
 
-    def test_each_to_its_node(self, router: Router) -> None:
+    def test_commands_go_to_the_nodes_of_their_slots_in_one_exchange(self, router: Router) -> None:
         echo = nodes(lambda address, command: (*address, *command))
         play = deliver(router, again("x", HIGH), again("y", LOW), again("z", HIGH), by=echo)
         assert play.replies == [("b", 2, "x"), ("a", 1, "y"), ("b", 2, "z")]
@@ -49,7 +49,7 @@ class TestCluster:
         assert deliver(router, again("x", HIGH), by=echo).sent == [(B, ("x",))]
 
     @pytest.mark.parametrize("place", ["c:3", ":3"])
-    def test_moved_and_remembered(self, router: Router, place: str) -> None:
+    def test_moved_slot_is_followed_and_remembered(self, router: Router, place: str) -> None:
         """Without a host it is that of the node that says so."""
         there = C if place == "c:3" else ("a", 3)
         behave = nodes(lambda address, command: 1 if address == there else moved(LOW, place))
@@ -59,7 +59,7 @@ class TestCluster:
         assert play.servers == [there]
 
     @pytest.mark.parametrize("place", ["c:3", ":3"])
-    def test_asked_and_forgotten(self, router: Router, place: str) -> None:
+    def test_ask_redirection_is_followed_and_not_remembered(self, router: Router, place: str) -> None:
         there = C if place == "c:3" else ("a", 3)
         behave = nodes(lambda address, command: 1 if address == there else ask(LOW, place))
         for _ in range(2):
@@ -162,7 +162,7 @@ class TestSentinel:
     def router(self) -> Router:
         return new_router("redis+sentinel://a:1,b:2,c:3/main")
 
-    def test_it_asks_once(self, router: Router) -> None:
+    def test_sentinels_are_asked_once_for_the_primary(self, router: Router) -> None:
         play = deliver(router, again("x"), by=in_turn(NAMED, [1]))
         assert play.replies == [1]
         assert play.sent == [(A, SENTINEL_QUESTION), (("p", 9), ("x",))]
@@ -172,7 +172,7 @@ class TestSentinel:
         play = deliver(router, again("x"), by=in_turn(UNREACHED, [None], NAMED, [1]))
         assert play.servers == [A, B, C, ("p", 9)]
 
-    def test_nobody_knows(self, router: Router) -> None:
+    def test_sentinels_that_know_no_primary_are_all_named(self, router: Router) -> None:
         answers = in_turn(UNREACHED, [None], [ReplyError("NOAUTH", "Authentication required.")])
         with pytest.raises(RateLimiterUnavailable) as caught:
             deliver(router, again("x"), by=answers)

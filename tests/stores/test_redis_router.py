@@ -36,7 +36,7 @@ from headgate.stores.server import Lost
 
 
 class TestOneServer:
-    def test_a_reply(self) -> None:
+    def test_commands_are_answered_in_order(self) -> None:
         play = deliver(new_router(), again("x"), once("y"), by=in_turn([1, 2]))
         assert play.replies == [1, 2]
         assert play.sent == [(A, ("x",)), (A, ("y",))]
@@ -56,7 +56,7 @@ class TestOneServer:
         assert play.replies == [1]
         assert len(play.sent) == 3
 
-    def test_but_not_for_ever(self) -> None:
+    def test_lost_command_is_sent_again_three_times_at_most(self) -> None:
         play = deliver(new_router(), again(), by=in_turn(LOST))
         assert len(play.sent) == 3
         assert play.told == "the Redis server at a:1 closed the connection"
@@ -145,7 +145,9 @@ behaviours = st.one_of(
     st.lists(behaviours, max_size=60),
 )
 @settings(deadline=None)
-def test_whatever_the_servers_do(url: str, kinds: list[tuple[bool, int]], script: list[Any]) -> None:
+def test_any_behaviour_of_servers_ends_and_repeats_nothing_in_doubt(
+    url: str, kinds: list[tuple[bool, int]], script: list[Any]
+) -> None:
     """It comes to an end, replies are never mixed up, and what may have been done and must not be twice is not sent."""
     commands = [
         RedisCommand(("EVALSHA", SETTLE.sha, 0, number), slot, repeatable=repeatable, script=SETTLE)

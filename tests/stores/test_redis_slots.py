@@ -136,13 +136,13 @@ class TestHolding:
         assert do(store, START + 1 + MINUTE_MS, TAKE, "two", (long, 1)).allowed, "with one slot this time"
         assert holders(store) == {"three": (3000, START + HOUR_MS), "two": (1000, START + 1 + MINUTE_MS + HOUR_MS)}
 
-    def test_by_the_servers_clock(self, store: Store) -> None:
-        short = Limit.concurrent("s", 1, ttl=0.3)
+    def test_slots_expire_by_the_servers_clock(self, store: Store) -> None:
+        short = Limit.concurrent("s", 1, ttl=3)
         assert do(store, None, TAKE, "a", (short, 1)).allowed
         refused = do(store, None, TAKE, "b", (short, 1))
         assert not refused.allowed
         assert refused.wait_ms is not None
-        assert 0 < refused.wait_ms <= 300
+        assert 0 < refused.wait_ms <= 3000
         time.sleep(refused.wait_ms / 1000)
         eventually(lambda: do(store, None, TAKE, "b", (short, 1)).allowed, "its time has run out")
         assert not do(store, None, RENEW, "a", (short, 1)).allowed
@@ -237,7 +237,7 @@ class TestTenThousand:
         assert ask(store, START + 1, wish(PEEK, "", (limit, MANY // 2))) == [(True, MINUTE_MS - 1)]
         begun = time.monotonic()
         assert do(store, START + MINUTE_MS, TAKE, "next", (limit, 1)).allowed
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < FAR_TOO_LONG_SECONDS, "of a sweep that looks at all for each of them"
         assert holders(store) == {"next": (1000, START + 2 * MINUTE_MS)}
         assert keys(server) == {ROW, HOLDERS}
 
@@ -248,7 +248,9 @@ class TestTenThousand:
 
 
 class TestKeys:
-    def test_names(self, store: Store, server: RedisServer, clustered: Store, cluster: RedisCluster) -> None:
+    def test_keys_of_slots_lie_beside_their_row(
+        self, store: Store, server: RedisServer, clustered: Store, cluster: RedisCluster
+    ) -> None:
         for each in (store, clustered):
             assert do(each, None, TAKE, "a", (THREE, 1)).allowed
         assert keys(server) == {ROW, HOLDERS}
@@ -315,7 +317,7 @@ class TestForgotten:
     """A server that evicts takes some of it away. Nobody is kept out for ever, and nothing fails."""
 
     @pytest.mark.parametrize("key", [ROW, HOLDERS, AMOUNTS])
-    def test_the_rest_heals(self, store: Store, server: RedisServer, key: str) -> None:
+    def test_evicted_key_of_slots_keeps_no_one_out_for_ever(self, store: Store, server: RedisServer, key: str) -> None:
         for lease_id in "ab":
             do(store, START, TAKE, lease_id, (Limit.concurrent("s", 4, ttl=60), 2))
         assert server.command("DEL", key) == 1
@@ -405,7 +407,7 @@ class TestCluster:
         child, parent = (on_server(cluster, server, name)[0] for name, server in zip("cp", cluster.servers))
         return f"n/{child}#r", f"n/{parent}#r"
 
-    def test_all_or_nothing(self, clustered: Store, chain: tuple[str, str]) -> None:
+    def test_request_over_nodes_with_slots_is_all_or_nothing(self, clustered: Store, chain: tuple[str, str]) -> None:
         mixed = ((TEN, 4), (ONE, 1))
         assert ask(clustered, START, wish(TAKE, "a", *mixed, keys=chain)) == [(True, 0)]
         refused = do(clustered, START, TAKE, "b", *mixed, keys=chain)
@@ -426,7 +428,7 @@ class TestCluster:
         assert left(clustered, START, rate, chain[0]) == -1
         assert holders(clustered) == {"a": (1000, START + MINUTE_MS)}
 
-    def test_renewing_what_is_left(self, clustered: Store, chain: tuple[str, str]) -> None:
+    def test_renewing_on_two_nodes_keeps_what_is_left(self, clustered: Store, chain: tuple[str, str]) -> None:
         both = ((FOR_AN_HOUR, 1), (ONE, 1))
         assert do(clustered, START, TAKE, "a", *both, keys=chain).allowed
         answer = do(clustered, START + 1, RENEW, "a", *both, keys=chain)
@@ -436,7 +438,9 @@ class TestCluster:
         assert (answer.allowed, answer.wait_ms, answer.levels) == (False, None, [(2000, 0), (1000, None)])
         assert holders(clustered) == {"a": (1000, later + HOUR_MS)}
 
-    def test_deleted_everywhere(self, clustered: Store, cluster: RedisCluster, chain: tuple[str, str]) -> None:
+    def test_deleting_buckets_removes_their_slots_on_every_node(
+        self, clustered: Store, cluster: RedisCluster, chain: tuple[str, str]
+    ) -> None:
         assert do(clustered, START, TAKE, "a", (FOR_AN_HOUR, 2), (ONE, 1), keys=chain).allowed
         clustered.delete_buckets(chain)
         assert not keys(*cluster.servers)

@@ -148,7 +148,7 @@ def test_refused_in_one_slot_it_is_given_back_in_the_others() -> None:
     assert second == (True, 0, [(6000, 0)])
 
 
-def test_refused_for_ever() -> None:
+def test_request_refused_for_ever_by_one_slot_is_refused_for_ever() -> None:
     hand = Hand(request(TAKE, "a", "b"))
     hand.answer({slot("a"): [refused(0, wait_ms=100)], slot("b"): [refused(0, 0, wait_ms=None)]})
     assert hand.answers is not None

@@ -87,7 +87,7 @@ def test_one_goes_and_the_others_stay(place: Place, together: str) -> None:
     store.close()
 
 
-def test_whatever_lay_together(place: Place) -> None:
+def test_purge_removes_keys_of_every_together(place: Place) -> None:
     """What was written with another `together` is nobody's any more, and is removed all the same."""
     stores = [place.open(together) for together in TOGETHER]
     for store in stores:

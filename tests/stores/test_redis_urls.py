@@ -73,7 +73,7 @@ def test_what_is_wrong_and_what_to_do(limiter: Any, url: str, told: str) -> None
 
 
 @pytest.mark.parametrize(("url", "told"), WRONG)
-def test_without_the_password(url: str, told: str) -> None:
+def test_errors_about_a_url_show_no_password(url: str, told: str) -> None:
     scheme, _, rest = url.partition("://")
     with pytest.raises(ValidationError) as caught:
         read_url(f"{scheme}://user:{SECRET}@{rest}")
@@ -157,5 +157,5 @@ H = ("h", 6379)
         settings("rediss+cluster://a?together=namespace", topology="cluster", servers=(("a", 6379),), tls={}),
     ],
 )
-def test_what_a_url_says(expected: RedisSettings) -> None:
+def test_every_setting_of_a_url_is_read(expected: RedisSettings) -> None:
     assert read_url(expected.url) == expected

@@ -65,7 +65,7 @@ class TestKeys:
             ("namespace", "headgate:{default}:acme:bob#api/v1"),
         ],
     )
-    def test_beside_the_row(
+    def test_usage_of_past_hours_lies_beside_its_row(
         self, server: RedisServer, redis_cluster: RedisCluster, where: str, together: str, row: str
     ) -> None:
         servers = [server] if where == "server" else redis_cluster.servers
@@ -279,7 +279,7 @@ class TestCounting:
                     counted[days, len(limits)] = after - before
         assert len(set(counted.values())) == 1
 
-    def test_by_the_servers_clock(self, stepped_redis_server: RedisServer) -> None:
+    def test_usage_is_counted_by_the_servers_clock(self, stepped_redis_server: RedisServer) -> None:
         """Also where nothing is written: a refusal does not put away what the row goes on counting."""
         server, chance = stepped_redis_server, random.Random(11)
         store = open_store(server.url, 10.0)

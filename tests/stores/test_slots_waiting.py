@@ -17,9 +17,9 @@ from headgate.limiter.acquire import slot_queue
 from headgate.stores import Store, open_store
 from headgate.stores.notifications import MOST_EARLY, ServerNotifications
 from headgate.testing.driver import DRIVERS
-from headgate.testing.servers.postgres import PgBouncer, PostgresServer
 from headgate.testing.servers.process import PATIENCE_SECONDS, eventually
 from headgate.testing.servers.redis import RedisCluster, RedisServer
+from local_servers.postgres import PgBouncer, PostgresServer
 
 SLOTS = Limit.concurrent("x", 1, 3600)
 TWO = Limit.concurrent("x", 2, 3600)
@@ -195,7 +195,10 @@ def test_a_waiter_known_by_another_listener_asks_again_at_once() -> None:
 
 
 def test_a_lost_connection_is_made_anew_and_waiters_go_on(server: Servers) -> None:
-    with SyncRateLimiter(server.url) as holder, SyncRateLimiter(server.url) as limiter:
+    with (
+        SyncRateLimiter(server.url, store_timeout=20) as holder,
+        SyncRateLimiter(server.url, store_timeout=20) as limiter,
+    ):
         lease: Any = holder.try_acquire(*WISH).lease
         decisions: list[Any] = []
         thread = threading.Thread(target=lambda: decisions.append(limiter.try_acquire(*WISH, max_wait=60)))
@@ -211,7 +214,10 @@ def test_a_lost_connection_is_made_anew_and_waiters_go_on(server: Servers) -> No
 
 def test_whatever_ends_a_wait_gives_up_the_place(server: Servers) -> None:
     async def main() -> None:
-        async with RateLimiter(server.url) as limiter, RateLimiter(server.url) as other:
+        async with (
+            RateLimiter(server.url, store_timeout=20) as limiter,
+            RateLimiter(server.url, store_timeout=20) as other,
+        ):
             first: Any = (await limiter.try_acquire(*WISH)).lease
             assert not await limiter.try_acquire(*WISH, max_wait=0.05)
             for steps in range(8):
@@ -238,7 +244,7 @@ def test_a_caller_that_does_not_wait_gets_what_waiters_leave(store: Store) -> No
 
 
 def test_waiters_of_slots_that_are_reset_ask_again(server: Servers) -> None:
-    with SyncRateLimiter(server.url) as limiter:
+    with SyncRateLimiter(server.url, store_timeout=20) as limiter:
         lease: Any = limiter.try_acquire(*WISH).lease
         decisions: list[Any] = []
         thread = threading.Thread(target=lambda: decisions.append(limiter.try_acquire(*WISH, max_wait=60)))
@@ -255,7 +261,7 @@ def test_tokens_of_a_waiter_that_is_cancelled_stay(server: Servers) -> None:
     limits = [rpm, SLOTS]
 
     async def main() -> None:
-        async with RateLimiter(server.url) as limiter:
+        async with RateLimiter(server.url, store_timeout=20) as limiter:
             lease: Any = (await limiter.try_acquire("e", "r", {"x": 1, "rpm": 4}, limits)).lease
             task = asyncio.create_task(limiter.try_acquire("e", "r", {"x": 1, "rpm": 2}, limits, max_wait=60))
             await asyncio.to_thread(eventually, lambda: limiter.waiters == 1, "it waits")
@@ -274,7 +280,7 @@ def test_without_leave_to_use_channels_waiters_poll(redis_server: RedisServer) -
     redis_server.command("FLUSHALL")
     redis_server.command("ACL", "SETUSER", "quiet", "on", ">secret", "~headgate:*", "+@all", "resetchannels")
     url = redis_server.url.replace("redis://", "redis://quiet:secret@")
-    with SyncRateLimiter(url) as limiter, SyncRateLimiter(url) as other:
+    with SyncRateLimiter(url, store_timeout=20) as limiter, SyncRateLimiter(url, store_timeout=20) as other:
         lease: Any = other.try_acquire(*WISH).lease
         decisions: list[Any] = []
         thread = threading.Thread(target=lambda: decisions.append(limiter.try_acquire(*WISH, max_wait=60)))
@@ -289,7 +295,7 @@ def test_in_a_cluster_no_waiter_starves(redis_cluster: RedisCluster) -> None:
     """Some of them need slots on two nodes, which have no queue together."""
     for one in redis_cluster.servers:
         one.command("FLUSHALL")
-    with SyncRateLimiter(redis_cluster.url) as limiter:
+    with SyncRateLimiter(redis_cluster.url, store_timeout=20) as limiter:
         limiter.create_entity("parent")
         limiter.create_entity("child", parent_id="parent", cascade=True)
         limiter.set_limits("parent", [SLOTS])

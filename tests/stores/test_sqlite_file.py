@@ -447,7 +447,7 @@ def can_mount(folder: Path) -> bool:
     return subprocess.run([*in_a_small_disk(folder), "true"], capture_output=True, check=False).returncode == 0
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_is_unavailable_and_loses_nothing(tmp_path: Path) -> None:
     if not can_mount(tmp_path):
         pytest.skip("needs the right to mount")
     with another("disk_full", tmp_path, wrapper=in_a_small_disk(tmp_path)) as limited:
@@ -477,7 +477,7 @@ def test_full_buckets_are_forgotten(path: Path) -> None:
 # From one run to the next
 
 
-def test_tokens_survive_closing(path: Path) -> None:
+def test_tokens_taken_are_still_taken_after_closing(path: Path) -> None:
     for run in range(1, 4):
         use(path)
         assert taken_from(path) == run

@@ -20,7 +20,7 @@ from headgate.stores.dynamodb.migrations.zae_buckets import bucket_writes
 from headgate.stores.dynamodb.migrations.zae_items import BUCKETS, ItemGroup
 from headgate.stores.dynamodb.rows import bucket_of, read_row
 from headgate.testing.clock import ManualClock
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 ACTIONS = {
     "entity_created": "entity.created",
@@ -300,7 +300,7 @@ def test_what_headgate_has_no_equivalent_of_is_refused_before_anything_is_writte
         assert report == dry_report
         assert report is not None
         assert report.problems == refused.value.problems
-        with SyncRateLimiter(ministack.url(target.table), namespace="tenant-a") as limiter:
+        with SyncRateLimiter(ministack.url(target.table), namespace="tenant-a", store_timeout=20) as limiter:
             assert shapes(limiter.get_limits("hot", "api")) == [["rph", 1003, 1001, 3600]]
             assert limiter.get_limits("soft", "api") == []
             assert limiter.get_entity("deep").parent_id == "key-1"

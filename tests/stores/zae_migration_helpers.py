@@ -14,7 +14,7 @@ from headgate.plan import Plan
 from headgate.stores.dynamodb.exchange import Exchange
 from headgate.stores.dynamodb.migrations import MigrationReport, Migrator
 from headgate.stores.dynamodb.table import STREAM, TABLE
-from headgate.testing.servers.dynamodb import Engine
+from local_servers.dynamodb import Engine
 
 FOLDER = Path(__file__).parent / "zae_tables"
 NEWER = "0.17.0-newer"

@@ -68,7 +68,7 @@ def test_while_it_waits_for_its_turn(vendor: StubVendor) -> None:
 
 
 @pytest.mark.parametrize("often", [False, True], ids=["once", "again and again"])
-def test_while_the_vendor_thinks(vendor: StubVendor, often: bool) -> None:
+def test_request_cancelled_at_the_vendor_is_kept_and_its_slot_comes_back(vendor: StubVendor, often: bool) -> None:
     """The vendor may have counted it: it is kept, and its slot comes back."""
 
     async def scenario() -> None:

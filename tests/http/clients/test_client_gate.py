@@ -201,7 +201,7 @@ def test_an_odd_usage_function_does_not_lose_the_answer(
             assert kit.taken()["parallel"] == 0
 
 
-def test_names_of_ones_own(kind: type[Kit], url: str, vendor: StubVendor) -> None:
+def test_limits_of_other_names_are_charged_and_synced(kind: type[Kit], url: str, vendor: StubVendor) -> None:
     limits = [Limit.per_minute("calls", 60), Limit.per_minute("words", 1000)]
     names = {"requests": "calls", "tokens": "words"}
     with kind(url, limits=limits, names=names, consume={"calls": 1, "words": 100}) as kit:

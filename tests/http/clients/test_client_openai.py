@@ -69,7 +69,7 @@ def test_what_was_used_is_what_is_taken(scene: Scene) -> None:
     assert scene.taken() == {"rpm": 1, "tpm": 37, "parallel": 0}
 
 
-def test_streams(scene: Scene) -> None:
+def test_a_stream_is_charged_what_its_usage_says(scene: Scene) -> None:
     extra = {"stub": {"actual": 350}}
     with scene.client.chat.completions.create(**ASK, stream=True, extra_body=extra) as chunks:
         words = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
@@ -100,7 +100,7 @@ def test_its_own_retries_take_turns_too(vendor: StubVendor, modules: tuple[Any, 
         assert scene.limiter.try_acquire("openai", "gpt-4o", {"tpm": 1000, "parallel": 2}, LIMITS, max_wait=30)
 
 
-def test_tasks(vendor: StubVendor, modules: tuple[Any, Any]) -> None:
+def test_coroutines_are_charged_what_the_usage_says(vendor: StubVendor, modules: tuple[Any, Any]) -> None:
     http, ours = modules
 
     async def scenario() -> None:
@@ -117,7 +117,7 @@ def test_tasks(vendor: StubVendor, modules: tuple[Any, Any]) -> None:
     asyncio.run(scenario())
 
 
-def test_the_example() -> None:
+def test_example_counts_the_same_tokens_as_the_vendor() -> None:
     example = ROOT / "examples" / "openai_shared_quota.py"
     run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=60, check=True)
     counted = dict(re.findall(r"^(.+?)  +([\d,]+) tokens$", run.stdout, re.MULTILINE))

@@ -45,7 +45,7 @@ class Request:
         ("https://api.openai.com@elsewhere.example/", None),
     ],
 )
-def test_hosts(url: str, found: str | None) -> None:
+def test_a_host_is_found_however_it_is_written(url: str, found: str | None) -> None:
     places = {
         "Api.OpenAI.com.": "openai#all",
         "localhost:80": "local#http",

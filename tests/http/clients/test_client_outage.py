@@ -42,7 +42,7 @@ def test_the_answer_gets_through(
     killed: tuple[str, dict[str, Any]], vendor: StubVendor, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, body = killed
-    with SyncRateLimiter(url, store_timeout=1) as limiter, caplog.at_level(logging.WARNING, "headgate"):
+    with SyncRateLimiter(url, store_timeout=5) as limiter, caplog.at_level(logging.WARNING, "headgate"):
         with httpx.Client(transport=HeadgateTransport(limiter, DIMENSION, **OPTIONS)) as client:
             assert client.post(vendor.chat, json=body).json()["usage"]["total_tokens"] == 37
             assert sum("could not be counted" in record.message for record in caplog.records) == 1
@@ -58,7 +58,7 @@ def test_the_answer_gets_through_to_tasks(killed: tuple[str, dict[str, Any]], ve
     url, body = killed
 
     async def scenario() -> None:
-        limiter = RateLimiter(url, store_timeout=1)
+        limiter = RateLimiter(url, store_timeout=5)
         transport = AsyncHeadgateTransport(limiter, DIMENSION, **OPTIONS)
         async with limiter, httpx.AsyncClient(transport=transport) as client:
             assert (await client.post(vendor.chat, json=body)).json()["usage"]["total_tokens"] == 37

@@ -40,7 +40,9 @@ def reader(headers: dict[str, str]) -> UsageReader:
         ({}, (None, None, None)),
     ],
 )
-def test_what_vendors_say(document: dict[str, Any], found: tuple[int | None, ...]) -> None:
+def test_token_usage_is_read_from_every_vendors_response(
+    document: dict[str, Any], found: tuple[int | None, ...]
+) -> None:
     kinds = ("tokens", "input_tokens", "output_tokens")
     assert token_usage(document) == {kind: count for kind, count in zip(kinds, found) if count is not None}
 

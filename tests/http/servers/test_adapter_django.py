@@ -180,7 +180,7 @@ def test_a_client_that_goes_while_the_store_is_asked_leaves_no_slot_behind() -> 
 
     def wait(call: Any) -> int:
         asked.set()
-        answered.wait(10)
+        answered.wait(60)
         return 1
 
     @limit("1 concurrent", id="slot", cost=wait)
@@ -190,7 +190,7 @@ def test_a_client_that_goes_while_the_store_is_asked_leaves_no_slot_behind() -> 
     async def go_away() -> None:
         request = AsyncRequestFactory().get("/")
         asking = asyncio.ensure_future(view(request))
-        await asyncio.to_thread(asked.wait, 10)
+        await asyncio.to_thread(asked.wait, 60)
         asking.cancel()
         await asyncio.sleep(0)
         answered.set()

@@ -33,7 +33,7 @@ def statuses(app: Flask, path: str, times: int, **how: Any) -> list[int]:
     return [client.open(path, **how).status_code for _ in range(times)]
 
 
-def test_an_exempt_view() -> None:
+def test_an_exempt_view_is_not_limited_and_others_are() -> None:
     app = Flask(__name__)
     headgate = Headgate(SyncRateLimiter("memory://"), [Rule("all", limits="2/day")], app=app)
 

@@ -10,7 +10,9 @@ from headgate.testing.servers.process import eventually
 from headgate.testing.servers.redis import RedisServer
 
 
-def test_an_outage(site: Site, site_redis: RedisServer, user: str) -> None:
+def test_outage_is_a_503_or_passes_by_its_rule_and_ends_with_the_store(
+    site: Site, site_redis: RedisServer, user: str
+) -> None:
     for path in ("/away", "/away-open"):
         eventually(lambda path=path: "ratelimit" in site.ask(path, user=user).headers, f"{path} works")
     site_redis.kill()

@@ -12,7 +12,7 @@ from sites import Site
 from headgate.testing.servers.process import eventually
 
 
-def test_one_at_a_time(site: Site, user: str) -> None:
+def test_second_request_for_the_only_slot_is_a_429(site: Site, user: str) -> None:
     with ThreadPoolExecutor(1) as thread:
         first = thread.submit(site.ask, f"/slow?key={user}", user=user)
         eventually(lambda: site.has_waiting(user), "the first has the slot")

@@ -128,7 +128,7 @@ def read(folder: Path, text: str, name: str = "rules.yaml") -> DescriptorRules:
     return read_descriptors(load_rules(path, sections=[SECTION]).sections.get(SECTION))
 
 
-def test_from_a_file(tmp_path: Path) -> None:
+def test_descriptors_are_read_from_a_file(tmp_path: Path) -> None:
     text = """
 descriptors:
   - id: login

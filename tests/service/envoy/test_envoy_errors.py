@@ -54,7 +54,7 @@ LONG = b"x" * (MAX_VALUE_BYTES + 1)
         ({"descriptors": [ONE, {**ONE, "limit": {"requests_per_unit": 1, "unit": 8}}]}, "YEAR, not 8"),
     ],
 )
-def test_what_cannot_be_asked(serve: Serve, fields: dict[str, Any], why: str) -> None:
+def test_invalid_request_is_refused_and_takes_nothing(serve: Serve, fields: dict[str, Any], why: str) -> None:
     client = serve(ADDRESS)
     with pytest.raises(grpc.RpcError, match=why) as caught:
         client.ask(ONE, **fields)
@@ -80,7 +80,7 @@ def test_a_token_is_needed(serve: Serve) -> None:
         assert client.ask(ONE, metadata=[("authorization", f"{scheme} {TOKEN}")]).overall_code == OK
 
 
-def test_the_store_is_away(serve: Serve) -> None:
+def test_store_that_is_away_is_unavailable_to_envoy(serve: Serve) -> None:
     away = f"redis://127.0.0.1:{free_port()}/0"
     look = {**OTHER, "hits_addend": {"value": 0}}
     for asked in ([ONE], [ONE, OTHER], [look]):

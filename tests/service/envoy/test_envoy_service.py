@@ -89,7 +89,7 @@ def test_what_no_rule_is_for_is_not_limited(serve: Serve) -> None:
         assert not response.response_headers_to_add
 
 
-def test_hits(serve: Serve) -> None:
+def test_hits_addend_is_what_a_request_takes(serve: Serve) -> None:
     client = serve(ADDRESS)
     assert client.ask(ONE, hits_addend=2).statuses[0].limit_remaining == 1
     assert codes(client.ask(ONE, hits_addend=2)) == [OVER_LIMIT, OVER_LIMIT]
@@ -235,7 +235,7 @@ ASKED = st.lists(st.tuples(st.sampled_from(DESCRIPTORS), st.integers(1, 3)), min
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ASKED, max_size=8))
-def test_all_or_nothing(shared: tuple[Service, Client], requests: list[Any]) -> None:
+def test_request_takes_of_all_its_descriptors_or_of_none(shared: tuple[Service, Client], requests: list[Any]) -> None:
     """Against a count by hand, the clock standing still."""
     service, client = shared
     service.use(lambda: RateLimiter("memory://", clock=ManualClock()))

@@ -31,5 +31,5 @@ def test_a_limit_is_told_per_unit_of_envoy(refill_milli: int, period_ms: int) ->
         ("1/90 days", (4, "YEAR")),
     ],
 )
-def test_some_limits_per_unit(spec: str, told: tuple[int, str]) -> None:
+def test_limits_are_told_per_unit_if_one_fits(spec: str, told: tuple[int, str]) -> None:
     assert per_unit(Limit.parse("x", spec)) == told

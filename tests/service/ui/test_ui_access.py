@@ -57,7 +57,7 @@ def test_nobody_gets_in_without_a_session(page: PageRoute, served: ServeProcess)
 
 
 @pytest.mark.parametrize("page", GUARDED, ids=named)
-def test_each_scope(page: PageRoute, reader: Site) -> None:
+def test_every_page_needs_its_scope(page: PageRoute, reader: Site) -> None:
     answer = reader.http.request(page.method, place(page), data={"csrf": "wrong"} if page.method == "POST" else None)
     check_headers(answer)
     if page.scope in ("admin", "namespaces"):
@@ -104,7 +104,7 @@ def read_only(read_only_served: ServeProcess) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("page", [one for one in GUARDED if one.changes], ids=named)
-def test_read_only(page: PageRoute, read_only: Site) -> None:
+def test_read_only_dashboard_refuses_every_change(page: PageRoute, read_only: Site) -> None:
     data = {"csrf": read_only.csrf} if page.method == "POST" else None
     answer = read_only.http.request(page.method, place(page), data=data)
     assert answer.status_code == 403
@@ -134,7 +134,7 @@ def test_read_only_pages_have_no_forms(read_only: Site, reader: Site) -> None:
         (TOKENS["boss"] + " x", 401, "not valid"),
     ],
 )
-def test_a_login_that_fails(token: str, status: int, words: str, served: ServeProcess) -> None:
+def test_failed_login_says_why_and_sets_no_cookie(token: str, status: int, words: str, served: ServeProcess) -> None:
     with Site(served.url) as site:
         answer = site.http.post("/ui/login", data={"token": token})
         assert answer.status_code == status
@@ -154,7 +154,7 @@ def test_a_form_that_is_none(body: bytes, served: ServeProcess) -> None:
         check_headers(answer)
 
 
-def test_the_cookie(served: ServeProcess) -> None:
+def test_session_cookie_is_strict_and_secure_behind_tls(served: ServeProcess) -> None:
     with Site(served.url) as site:
         plain = site.http.post("/ui/login", data={"token": TOKENS["reader"]}).headers["set-cookie"]
         forwarded = {"x-forwarded-proto": "https"}
@@ -167,7 +167,7 @@ def test_the_cookie(served: ServeProcess) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_logging_out(kept: bool, served: ServeProcess) -> None:
+def test_logout_ends_the_session_for_a_kept_cookie_too(kept: bool, served: ServeProcess) -> None:
     """The session is over, also for whoever has kept the cookie."""
     with Site(served.url, TOKENS["reader"]) as site:
         cookie = site.http.cookies["headgate_session"]
@@ -192,7 +192,7 @@ def test_logging_out(kept: bool, served: ServeProcess) -> None:
         ("javascript:alert(1)", "/ui"),
     ],
 )
-def test_where_a_login_leads(wanted: str, reached: str, served: ServeProcess) -> None:
+def test_login_leads_to_pages_of_the_dashboard_only(wanted: str, reached: str, served: ServeProcess) -> None:
     with Site(served.url) as site:
         answer = site.http.post("/ui/login", data={"token": TOKENS["reader"], "next": wanted})
         assert (answer.status_code, answer.headers["location"]) == (303, reached)
@@ -273,7 +273,7 @@ def test_sessions_of_two_services_are_apart(served: ServeProcess, boss: Site, re
 
 
 @pytest.mark.parametrize("cookie", ["headgate_session=", "headgate_session", "\x7f;;=", "headgate_session=x" * 500])
-def test_bad_cookies(cookie: str, served: ServeProcess) -> None:
+def test_a_bad_cookie_is_no_session(cookie: str, served: ServeProcess) -> None:
     with Site(served.url) as site:
         assert site.http.get("/ui", headers={"cookie": cookie}).status_code in (303, 400)
 

@@ -127,7 +127,7 @@ def test_logging_in_and_out_with_the_keyboard(browser: Browser, filled: ServePro
         expect(page).to_have_title("Log in · headgate")
 
 
-def test_keys(boss_page: Page) -> None:
+def test_everything_can_be_reached_with_the_keyboard(boss_page: Page) -> None:
     """Everything can be reached, nothing keeps the focus, and it is always seen where it is."""
     page = boss_page
     page.goto("/ui/entities/acme%3Abot")
@@ -161,7 +161,7 @@ def test_keys(boss_page: Page) -> None:
     assert len(seen) >= reached
 
 
-def test_finding_an_entity(boss_page: Page) -> None:
+def test_search_finds_an_entity_and_its_buckets(boss_page: Page) -> None:
     boss_page.goto("/ui")
     boss_page.keyboard.press("/")
     boss_page.keyboard.type("acme")
@@ -227,7 +227,7 @@ def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServePr
         expect(page.get_by_role("status")).to_contain_text("The limits are stored")
 
 
-def test_without_scripts(browser: Browser, filled: ServeProcess) -> None:
+def test_dashboard_works_without_scripts(browser: Browser, filled: ServeProcess) -> None:
     """All of it works, and where numbers would move, it is said that they do not."""
     with somebody(browser, filled.url, TOKENS["boss"], java_script_enabled=False) as page:
         page.goto("/ui")
@@ -249,7 +249,7 @@ def lightness(page: Page) -> float:
     return sum(map(float, found.removeprefix("rgb(").removesuffix(")").split(","))) / 3
 
 
-def test_light_and_dark(browser: Browser, filled: ServeProcess) -> None:
+def test_colours_follow_the_system_and_the_choice(browser: Browser, filled: ServeProcess) -> None:
     with somebody(browser, filled.url, TOKENS["reader"], color_scheme="dark") as page:
         page.goto("/ui/limits")
         assert lightness(page) < 40
@@ -264,7 +264,7 @@ def test_light_and_dark(browser: Browser, filled: ServeProcess) -> None:
         assert lightness(page) > 220
 
 
-def test_the_overview_moves(browser: Browser, filled: ServeProcess) -> None:
+def test_overview_shows_new_refusals_until_it_is_paused(browser: Browser, filled: ServeProcess) -> None:
     with somebody(browser, filled.url, TOKENS["reader"]) as page, filled.client(TOKENS["admin"]) as api:
         page.goto("/ui")
         moving = page.get_by_role("region", name="Most refused")
@@ -294,7 +294,7 @@ def test_a_session_that_ended_is_noticed(browser: Browser, filled: ServeProcess)
         expect(page).to_have_title("Log in · headgate")
 
 
-def test_read_only(browser: Browser, read_only_served: ServeProcess) -> None:
+def test_read_only_dashboard_has_no_buttons(browser: Browser, read_only_served: ServeProcess) -> None:
     with somebody(browser, read_only_served.url, TOKENS["boss"]) as page:
         page.goto("/ui/limits")
         expect(page.get_by_text("read-only")).to_be_visible()

@@ -146,7 +146,9 @@ def test_system_limits_have_a_policy(boss: Site) -> None:
         (HOSTILE, HOSTILE, "cannot be read from"),
     ],
 )
-def test_limits_that_cannot_be(name: str, spec: str, words: str, entity: str, boss: Site) -> None:
+def test_bad_limits_are_refused_and_what_was_typed_is_kept(
+    name: str, spec: str, words: str, entity: str, boss: Site
+) -> None:
     form = boss.get("/ui/limits/edit", entity=entity)
     answer = boss.follow(form, "/ui/limits/edit", 422, name=name, spec=spec)
     assert words in text_of(answer)
@@ -224,7 +226,7 @@ def test_who_decides_here_knows_at_once(served: ServeProcess, boss: Site) -> Non
         assert api.post("/v1/acquire", json=ask).json()["allowed"]
 
 
-def test_changes_in_words() -> None:
+def test_changes_of_limits_are_put_in_words() -> None:
     before = [Limit.per_minute("a", 100), Limit.per_minute("b", 10), Limit.per_minute("d", 5), Limit.concurrent("s", 4)]
     after = [Limit.per_minute("a", 150, burst=100), Limit.per_minute("c", 1), Limit.per_minute("d", 5)]
     after.append(Limit.concurrent("s", 2))

@@ -108,7 +108,7 @@ def test_nothing_is_lost_between_threads() -> None:
     assert found.store_mean_ms == pytest.approx(1.0)
 
 
-def test_it_watches_a_limiter() -> None:
+def test_live_counts_are_those_of_the_limiter() -> None:
     clock = Clock()
     live = LiveStats(clock)
     with SyncRateLimiter("memory://") as limiter:

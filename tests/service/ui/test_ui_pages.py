@@ -57,7 +57,7 @@ def test_an_entity_from_its_beginning_to_its_end(entity: str, boss: Site) -> Non
         assert action in events
 
 
-def test_parents_that_cannot_be(entity: str, boss: Site) -> None:
+def test_cyclic_or_missing_parents_are_refused(entity: str, boss: Site) -> None:
     boss.post("/ui/new", entity_id=entity)
     boss.post("/ui/new", entity_id=f"{entity}.child", parent_id=entity)
     form = boss.get(path_of(entity, "edit"))
@@ -69,12 +69,12 @@ def test_parents_that_cannot_be(entity: str, boss: Site) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["{", "[1]", "NaN", '{"a": NaN}', "[" * 5000, '{"a":' * 40 + "1" + "}" * 40])
-def test_metadata_that_cannot_be(metadata: str, entity: str, boss: Site) -> None:
+def test_bad_metadata_is_refused(metadata: str, entity: str, boss: Site) -> None:
     assert "metadata" in text_of(boss.post("/ui/new", 422, entity_id=entity, metadata=metadata))
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
-def test_ids_in_paths(odd: str, boss: Site) -> None:
+def test_entity_ids_of_all_characters_work_in_paths(odd: str, boss: Site) -> None:
     assert odd in text_of(boss.get(path_of(odd)))
     form = boss.get("/ui/limits/edit", entity=odd)
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="3/hour"), "/ui/limits/edit")
@@ -82,7 +82,7 @@ def test_ids_in_paths(odd: str, boss: Site) -> None:
 
 
 @pytest.mark.parametrize("resource", ODD_RESOURCES)
-def test_resources_in_links(resource: str, entity: str, boss: Site) -> None:
+def test_resources_of_all_characters_work_in_links(resource: str, entity: str, boss: Site) -> None:
     form = boss.get("/ui/limits/edit", entity=entity, resource=resource)
     boss.follow(boss.follow(form, "/ui/limits/edit", 200, name="rpm", spec="3/hour"), "/ui/limits/edit")
     page = boss.get(path_of(entity))
@@ -95,7 +95,7 @@ def test_resources_in_links(resource: str, entity: str, boss: Site) -> None:
 
 
 @pytest.mark.parametrize("bad", ["%2e%2e", "a%00b", "%ff", "a%2Fb", "%3Cscript%3E", ";a", "a;b", "-a", "é"])
-def test_ids_that_are_none(bad: str, boss: Site) -> None:
+def test_bad_entity_ids_are_a_404_or_422(bad: str, boss: Site) -> None:
     for rest in ("", "/edit", "/delete", "/reset"):
         answer = boss.http.get(f"/ui/entities/{bad}{rest}")
         assert answer.status_code in (404, 422)
@@ -245,7 +245,7 @@ def test_a_namespace_from_its_beginning_to_its_end(boss: Site) -> None:
         assert f"Namespace {action}" in page
 
 
-def test_namespaces_that_cannot_be(boss: Site) -> None:
+def test_bad_or_unknown_namespaces_are_refused(boss: Site) -> None:
     boss.post("/ui/namespaces/register", 422, name="a b")
     boss.post("/ui/namespaces/register", 422, name=HOSTILE)
     boss.post("/ui/namespaces/default/delete", 422)

@@ -8,7 +8,7 @@ from service_process import inside
 
 from headgate import Limit, SyncRateLimiter
 from headgate.service.app import create_app
-from headgate.testing.servers.postgres import PostgresServer
+from local_servers.postgres import PostgresServer
 
 PAGES = {
     "/ui": "Overview",
@@ -30,7 +30,7 @@ def url(postgres_server: PostgresServer) -> str:
     return postgres_server.url
 
 
-def test_pages(url: str) -> None:
+def test_every_page_works_on_postgresql(url: str) -> None:
     async def look(client: httpx.AsyncClient) -> dict[str, bool]:
         return {page: shown in (await client.get(page)).text for page, shown in PAGES.items()}
 

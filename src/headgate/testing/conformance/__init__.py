@@ -18,70 +18,70 @@ pytest.register_assert_rewrite(
         f"{__name__}.{module}"
         for module in (
             "acquire",
-            "afar",
+            "detached_leases",
             "audit",
             "changing_limits",
             "concurrency",
             "config",
-            "each",
+            "batch",
             "fixtures",
             "hierarchy",
             "history",
             "input",
             "leases",
             "levels",
-            "lines",
+            "slot_queue",
             "namespaces",
-            "recorded",
+            "recorded_leases",
             "records",
-            "secrets",
+            "hashed_ids",
             "slots",
             "usage",
             "vectors",
             "vendors",
             "waiting",
-            "zero",
+            "zero_amounts",
         )
     )
 )
 
 from .acquire import AcquireConformance
-from .afar import AfarConformance
 from .audit import AuditConformance
+from .batch import BatchConformance
 from .changing_limits import ChangingLimitConformance
 from .concurrency import ConcurrencyConformance
 from .config import ConfigConformance
-from .each import EachConformance
+from .detached_leases import DetachedLeaseConformance
+from .hashed_ids import HashedIdConformance
 from .hierarchy import HierarchyConformance
 from .history import HistoryConformance
 from .input import InputConformance
 from .leases import LeaseConformance
 from .levels import LevelsConformance
-from .lines import LineConformance
 from .namespaces import NamespaceConformance
-from .recorded import RecordedConformance
+from .recorded_leases import RecordedLeaseConformance
 from .records import RecordConformance
-from .secrets import SecretConformance
+from .slot_queue import SlotQueueConformance
 from .slots import SlotConformance
 from .usage import UsageConformance
 from .vectors import VectorConformance
 from .vendors import VendorConformance
 from .waiting import WaitingConformance
-from .zero import ZeroConformance
+from .zero_amounts import ZeroAmountConformance
 
 
 class StoreConformance(
     VectorConformance,
     AcquireConformance,
     ChangingLimitConformance,
-    ZeroConformance,
+    ZeroAmountConformance,
     LeaseConformance,
     WaitingConformance,
     SlotConformance,
-    LineConformance,
-    RecordedConformance,
-    AfarConformance,
-    EachConformance,
+    SlotQueueConformance,
+    RecordedLeaseConformance,
+    DetachedLeaseConformance,
+    BatchConformance,
     VendorConformance,
     HierarchyConformance,
     ConfigConformance,
@@ -92,7 +92,7 @@ class StoreConformance(
     UsageConformance,
     AuditConformance,
     NamespaceConformance,
-    SecretConformance,
+    HashedIdConformance,
     HistoryConformance,
 ):
     """All of it. Subclass it and give it a `url` fixture."""

@@ -60,18 +60,26 @@ class AcquireConformance(Conformance):
         assert caught.value.retry_after_header is None
         assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
 
-    def test_a_refusal_tells_everything(self, limiter: Any) -> None:
+    @pytest.fixture
+    def refusal(self, limiter: Any) -> RateLimitExceeded:
+        """Two limits of three are used up."""
         limiter.adjust("e", "r", {"rpm": 60, "tpm": 1500}, [RPM, TPM])
         spend = Limit.per_day("spend", 5)
         with pytest.raises(RateLimitExceeded) as caught:
             limiter.acquire("e", "r", {"rpm": 1, "tpm": 100, "spend": 0.25}, [RPM, TPM, spend]).__enter__()
-        error = caught.value
-        assert [status.limit_name for status in error.violations] == ["rpm", "tpm"]
-        assert [status.limit_name for status in error.passed] == ["spend"]
-        assert error.primary_violation.limit_name == "tpm"
-        assert error.retry_after_seconds == 6.0
-        assert error.retry_after_header == "6"
-        body = error.as_dict()
+        return caught.value
+
+    def test_refusal_names_violated_and_passed_limits_and_the_longest_wait(self, refusal: RateLimitExceeded) -> None:
+        assert [status.limit_name for status in refusal.violations] == ["rpm", "tpm"]
+        assert [status.limit_name for status in refusal.passed] == ["spend"]
+        assert refusal.primary_violation.limit_name == "tpm"
+        assert refusal.retry_after_seconds == 6.0
+        assert refusal.retry_after_header == "6"
+        for word in ("'e'", "'r'", "tpm", "6.000 s"):
+            assert word in str(refusal)
+
+    def test_refusal_as_dict_has_every_limit_with_its_numbers(self, refusal: RateLimitExceeded) -> None:
+        body = refusal.as_dict()
         assert body["error"] == "rate_limit_exceeded"
         assert body["retry_after_ms"] == 6000
         assert body["limits"][0] == {
@@ -87,8 +95,6 @@ class AcquireConformance(Conformance):
             "retry_after_seconds": 1.0,
         }
         assert body["limits"][2]["requested"] == 0.25
-        for word in ("'e'", "'r'", "tpm", "6.000 s"):
-            assert word in str(error)
 
     def test_the_header_rounds_up(self, limiter: Any) -> None:
         limit = Limit.custom("x", 1, 1, 1.001)
@@ -130,7 +136,7 @@ class AcquireConformance(Conformance):
             limiter.try_acquire("e", "r", {"fast": 1000}, [fast, slow])
         assert limiter.available("e", "r", [fast, slow])["slow"] == 1
 
-    def test_adjust_without_a_lease(self, limiter: Any) -> None:
+    def test_adjust_without_a_lease_takes_and_gives_back(self, limiter: Any) -> None:
         limiter.adjust("e", "r", {"tpm": 2000}, [RPM, TPM])
         assert limiter.available("e", "r", [RPM, TPM]) == {"rpm": 60, "tpm": -500}
         limiter.adjust("e", "r", {"tpm": -10_000, "rpm": 0}, [RPM, TPM])
@@ -142,7 +148,7 @@ class AcquireConformance(Conformance):
         clock.advance(31)
         assert limiter.try_acquire("e", "r", {"rpm": 1}, [RPM])
 
-    def test_fractions_of_a_token(self, limiter: Any) -> None:
+    def test_fractions_of_a_token_are_exact(self, limiter: Any) -> None:
         spend = Limit.per_day("spend", 1)
         for _ in range(1000):
             assert limiter.try_acquire("e", "r", {"spend": 0.001}, [spend])
@@ -164,7 +170,7 @@ class AcquireConformance(Conformance):
         limiter.penalize("e", "r", seconds=5, limits=[RPM])
         assert limiter.time_until_available("e", "r", {"rpm": 1}, [RPM]) == 20.0
 
-    def test_a_penalty_by_factor(self, limiter: Any) -> None:
+    def test_a_penalty_by_factor_keeps_that_share_and_forgives_no_debt(self, limiter: Any) -> None:
         limiter.penalize("e", "r", factor=0.5, limits=[RPM, TPM])
         assert limiter.available("e", "r", [RPM, TPM]) == {"rpm": 30, "tpm": 750}
         limiter.penalize("e", "r", factor=0, limits=[RPM])
@@ -173,7 +179,7 @@ class AcquireConformance(Conformance):
         limiter.penalize("e", "r", factor=0.5, limits=[RPM])
         assert limiter.available("e", "r", [RPM]) == {"rpm": -10}, "a debt is not forgiven"
 
-    def test_reset(self, limiter: Any) -> None:
+    def test_reset_fills_the_bucket_of_one_resource_and_ends_its_penalty(self, limiter: Any) -> None:
         limiter.adjust("e", "r", {"rpm": 100}, [RPM])
         limiter.adjust("e", "s", {"rpm": 10}, [RPM])
         limiter.penalize("e", "r", seconds=60, limits=[RPM])
@@ -190,7 +196,7 @@ class AcquireConformance(Conformance):
         clock.advance(1)
         assert limiter.available("e", "r", [RPM]) == {"rpm": 1}
 
-    def test_a_clock_that_jumps(self, limiter: Any, clock: ManualClock) -> None:
+    def test_a_clock_that_jumps_earns_nothing_twice(self, limiter: Any, clock: ManualClock) -> None:
         limiter.adjust("e", "r", {"rpm": 60}, [RPM])
         clock.advance(-3600)
         assert not limiter.try_acquire("e", "r", {"rpm": 1}, [RPM])

@@ -18,7 +18,7 @@ def told(events: Any) -> list[tuple[Any, ...]]:
 
 
 class AuditConformance(Conformance):
-    def test_every_change(self, limiter: Any, clock: ManualClock) -> None:
+    def test_every_change_leaves_one_event_with_before_and_after(self, limiter: Any, clock: ManualClock) -> None:
         limiter.create_entity("e", name="E")
         entity: dict[str, Any] = {"name": "E", "parent_id": None, "cascade": False, "metadata": {}}
         limiter.update_entity("e", name="F")
@@ -57,7 +57,7 @@ class AuditConformance(Conformance):
         ]
         assert {int(event.at.timestamp() * 1000) for event in limiter.get_audit_events()} == {clock.now_ms()}
 
-    def test_what_changes_nothing_is_not_told(self, limiter: Any) -> None:
+    def test_a_change_of_nothing_leaves_no_event(self, limiter: Any) -> None:
         limiter.create_entity("e")
         with pytest.raises(EntityExists):
             limiter.create_entity("e")
@@ -83,7 +83,7 @@ class AuditConformance(Conformance):
                 break
         assert found == [f"r{number}" for number in range(6, -1, -1)]
 
-    def test_who(self, open_limiter: Callable[..., Any]) -> None:
+    def test_events_name_the_actor_of_the_call_or_of_the_limiter(self, open_limiter: Callable[..., Any]) -> None:
         limiter = open_limiter(actor="deploy")
         limiter.set_system_defaults([RPM])
         limiter.set_system_defaults([TPM], actor="ann@example.org")
@@ -95,7 +95,7 @@ class AuditConformance(Conformance):
                 open_limiter(actor=wrong)
         assert limiter.get_system_defaults() == [TPM]
 
-    def test_events_are_kept_for_as_long_as_is_said(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
+    def test_events_are_kept_for_audit_days(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
         limiter = open_limiter(audit_days=2)
         limiter.create_entity("e")
         clock.advance(86400)
@@ -108,13 +108,9 @@ class AuditConformance(Conformance):
         silent.reset("e", "api")
         assert len(limiter.get_audit_events()) == 1
 
-    def test_the_second_of_two_edits_is_told_so(self, limiter: Any) -> None:
-        assert (
-            limiter.get_limits_version("e")
-            == limiter.get_limits_version()
-            == limiter.get_limits_version(None, "r")
-            == 0
-        )
+    def test_second_of_two_edits_is_a_version_conflict(self, limiter: Any) -> None:
+        versions = [limiter.get_limits_version(*place) for place in (("e",), (), (None, "r"))]
+        assert versions == [0, 0, 0]
         limiter.set_limits("e", [RPM], expected_version=0)
         seen = limiter.get_limits_version("e")
         limiter.set_limits("e", [TPM], expected_version=seen)
@@ -126,9 +122,12 @@ class AuditConformance(Conformance):
         with pytest.raises(VersionConflict):
             limiter.set_system_defaults([RPM], expected_version=3)
         assert limiter.get_resource_defaults("r") == limiter.get_system_defaults() == []
+
+    def test_deleting_limits_of_another_version_is_a_conflict(self, limiter: Any) -> None:
+        limiter.set_limits("e", [TPM])
         limiter.set_resource_defaults("r", [RPM])
         limiter.set_system_defaults([RPM])
-        for version in (0, seen + 9):
+        for version in (0, 10):
             with pytest.raises(VersionConflict):
                 limiter.delete_limits("e", expected_version=version)
             with pytest.raises(VersionConflict):

@@ -42,7 +42,7 @@ class ConcurrencyConformance(Conformance):
         taken = sum(100 - bucket.available for name in "abcd" for bucket in limiter.get_buckets(name))
         assert taken == 15, "a refused child kept nothing"
 
-    def test_every_adjustment_counts(self, limiter: Any) -> None:
+    def test_concurrent_adjustments_all_count(self, limiter: Any) -> None:
         limiter.set_system_defaults([RPM, TPM])
         limiter.together([("adjust", ("e", "r", {"tpm": n, "rpm": 1})) for n in range(24)])
         assert limiter.available("e", "r") == {"rpm": 60 - 24, "tpm": 1500 - sum(range(24))}

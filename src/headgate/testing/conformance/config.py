@@ -20,20 +20,27 @@ def rpm(amount: int) -> list[Limit]:
 class ConfigConformance(Conformance):
     more_than_a_page = 1100  # buckets of a resource
 
+    def set_all_levels(self, limiter: Any) -> None:
+        """Resolving after each: the new one is the most specific."""
+        steps: list[tuple[Callable[[], None], tuple[list[Limit], str | None]]] = [
+            (lambda: None, ([], None)),
+            (lambda: limiter.set_system_defaults(rpm(1)), (rpm(1), "system")),
+            (lambda: limiter.set_resource_defaults("r", rpm(2)), (rpm(2), "resource")),
+            (lambda: limiter.set_limits("e", rpm(3)), (rpm(3), "entity_default")),
+            (lambda: limiter.set_limits("e", rpm(4), "r"), (rpm(4), "entity")),
+        ]
+        for step, expected in steps:
+            step()
+            assert limiter.resolve_limits("e", "r") == expected
+
     def test_the_most_specific_level_wins(self, limiter: Any) -> None:
-        assert limiter.resolve_limits("e", "r") == ([], None)
-        limiter.set_system_defaults(rpm(1))
-        assert limiter.resolve_limits("e", "r") == (rpm(1), "system")
-        limiter.set_resource_defaults("r", rpm(2))
-        assert limiter.resolve_limits("e", "r") == (rpm(2), "resource")
-        limiter.set_limits("e", rpm(3))
-        assert limiter.resolve_limits("e", "r") == (rpm(3), "entity_default")
-        limiter.set_limits("e", rpm(4), "r")
-        assert limiter.resolve_limits("e", "r") == (rpm(4), "entity")
+        self.set_all_levels(limiter)
         assert limiter.resolve_limits("e", "other") == (rpm(3), "entity_default")
         assert limiter.resolve_limits("f", "r") == (rpm(2), "resource")
         assert limiter.resolve_limits("f", "other") == (rpm(1), "system")
 
+    def test_a_deleted_level_gives_way_to_the_next(self, limiter: Any) -> None:
+        self.set_all_levels(limiter)
         assert limiter.delete_limits("e", "r") is True
         assert limiter.delete_limits("e", "r") is False
         assert limiter.resolve_limits("e", "r") == (rpm(3), "entity_default")
@@ -115,7 +122,7 @@ class ConfigConformance(Conformance):
         assert limiter.try_acquire("e", "r", {"rpm": 1})
         assert not limiter.try_acquire("e", "r", {"rpm": 1})
 
-    def test_cache_stats(self, open_limiter: Callable[..., Any]) -> None:
+    def test_cache_stats_count_hits_and_misses(self, open_limiter: Callable[..., Any]) -> None:
         limiter = open_limiter(config_cache_ttl=5)
         for _ in range(3):
             limiter.resolve_limits("e", "r")
@@ -126,10 +133,15 @@ class ConfigConformance(Conformance):
         uncached.resolve_limits("e", "r")
         assert uncached.get_cache_stats().hits == 0
 
-    def test_lists_are_complete_and_paged(self, limiter: Any) -> None:
+    @pytest.fixture
+    def ids(self, limiter: Any) -> list[str]:
+        """Of entities with limits of their own for a/b."""
         ids = [f"e{n:02}" for n in range(25)]
         for entity_id in reversed(ids):
             limiter.set_limits(entity_id, rpm(1), "a/b")
+        return ids
+
+    def test_lists_of_limits_are_complete_and_in_order(self, limiter: Any, ids: list[str]) -> None:
         limiter.set_limits("default-only", rpm(1))
         limiter.set_limits("elsewhere", rpm(1), "a")
         for resource in ("y", "x/1", "x"):
@@ -137,7 +149,12 @@ class ConfigConformance(Conformance):
         assert limiter.list_entities_with_custom_limits("a/b") == ids
         assert limiter.list_entities_with_custom_limits(None) == ["default-only"]
         assert limiter.list_resources_with_defaults() == ["x", "x/1", "y"]
-        found, cursor = [], None
+        limiter.delete_limits("e00", "a/b")
+        assert limiter.list_entities_with_custom_limits("a/b") == ids[1:]
+
+    def test_pages_of_a_list_are_the_whole_list(self, limiter: Any, ids: list[str]) -> None:
+        found: list[str] = []
+        cursor = None
         while True:
             page = limiter.list_entities_with_custom_limits("a/b", limit=7, cursor=cursor)
             assert len(page) <= 7
@@ -146,26 +163,33 @@ class ConfigConformance(Conformance):
             if cursor is None:
                 break
         assert found == ids
-        limiter.delete_limits("e00", "a/b")
-        assert limiter.list_entities_with_custom_limits("a/b") == ids[1:]
 
-    def test_ids_of_all_allowed_characters_are_kept_apart_everywhere(self, limiter: Any) -> None:
-        """E-mail addresses, percent-encoded URLs, and what would mean something in a pattern, a path or a query."""
+    @pytest.fixture
+    def odd_ids(self, limiter: Any) -> list[str]:
+        """E-mail addresses, percent-encoded URLs, and what would mean something in a pattern, a path or a query.
+
+        Each entity is the parent of the next, and has taken one token more than the one before.
+        """
         ids = ["ann+x@example.com", "ann", "o'brien@example.com", "https%3A%2F%2Fexample.com%2F%3Fa%3D1", "a!$%&',=~-"]
-        for number, entity_id in enumerate(ids, 1):
-            limiter.create_entity(entity_id, parent_id=ids[number - 2] if number > 1 else None)
+        for number, (parent_id, entity_id) in enumerate(zip([None, *ids], ids), 1):
+            limiter.create_entity(entity_id, parent_id=parent_id)
             limiter.set_limits(entity_id, [RPM], "api")
             assert limiter.try_acquire(entity_id, "api", {"rpm": number})
-        for number, entity_id in enumerate(ids, 1):
-            assert limiter.available(entity_id, "api") == {"rpm": 60 - number}
-            assert [(one.entity_id, one.resource) for one in limiter.get_buckets(entity_id)] == [(entity_id, "api")]
-            assert [child.entity_id for child in limiter.get_children(entity_id)] == ids[number : number + 1]
-            assert [row.entity_id for row in limiter.get_usage(entity_id)] in ([entity_id], [])
-        assert sorted(limiter.list_entities_with_custom_limits("api")) == sorted(ids)
-        limiter.reset(ids[0], "api")
-        assert [limiter.available(one, "api")["rpm"] for one in ids] == [60, 58, 57, 56, 55]
+        return ids
 
-    def test_resource_capacity(self, limiter: Any) -> None:
+    def test_ids_of_all_allowed_characters_are_kept_apart_in_every_list(self, limiter: Any, odd_ids: list[str]) -> None:
+        for number, entity_id in enumerate(odd_ids, 1):
+            assert [(one.entity_id, one.resource) for one in limiter.get_buckets(entity_id)] == [(entity_id, "api")]
+            assert [child.entity_id for child in limiter.get_children(entity_id)] == odd_ids[number : number + 1]
+            assert [row.entity_id for row in limiter.get_usage(entity_id)] in ([entity_id], [])
+        assert sorted(limiter.list_entities_with_custom_limits("api")) == sorted(odd_ids)
+
+    def test_ids_of_all_allowed_characters_have_buckets_of_their_own(self, limiter: Any, odd_ids: list[str]) -> None:
+        assert [limiter.available(one, "api")["rpm"] for one in odd_ids] == [59, 58, 57, 56, 55]
+        limiter.reset(odd_ids[0], "api")
+        assert [limiter.available(one, "api")["rpm"] for one in odd_ids] == [60, 58, 57, 56, 55]
+
+    def test_resource_capacity_lists_entities_with_limits_or_buckets_and_sums_them(self, limiter: Any) -> None:
         limiter.set_resource_defaults("r", [Limit.per_minute("rpm", 10), TPM])
         limiter.set_limits("vip", rpm(100), "r")
         limiter.set_limits("idle", rpm(50), "r")
@@ -187,7 +211,9 @@ class ConfigConformance(Conformance):
         assert (len(capacity.entities), capacity.total_available) == (count, count * 59)
         assert [bucket.limit for bucket in limiter.get_buckets(f"e{count - 1}")] == [RPM, TPM]
 
-    def test_buckets_of_an_entity(self, limiter: Any, clock: ManualClock) -> None:
+    def test_buckets_of_an_entity_show_what_is_left_and_when_they_are_full(
+        self, limiter: Any, clock: ManualClock
+    ) -> None:
         limiter.try_acquire("e", "r", {"rpm": 30, "tpm": 500}, [RPM, TPM])
         limiter.penalize("e", "s", seconds=20, limits=[RPM])
         limiter.try_acquire("e2", "r", {"rpm": 30}, [RPM])

@@ -46,7 +46,7 @@ class HierarchyConformance(Conformance):
         with pytest.raises(EntityNotFound, match="'f'"):
             limiter.get_entity("f")
 
-    def test_updates_are_optimistic(self, limiter: Any) -> None:
+    def test_update_of_an_older_version_is_a_conflict(self, limiter: Any) -> None:
         first = limiter.create_entity("e", name="one", metadata={"a": 1})
         second = limiter.update_entity("e", name="two", expected_version=first.version)
         assert (second.name, second.metadata) == ("two", {"a": 1})
@@ -75,7 +75,7 @@ class HierarchyConformance(Conformance):
         assert limiter.update_entity("e", metadata={}).metadata == {}
         limiter.delete_entity("e")
 
-    def test_children(self, team: Any) -> None:
+    def test_children_of_an_entity_are_listed_in_pages(self, team: Any) -> None:
         assert [child.entity_id for child in team.get_children("team")] == ["ann", "bob"]
         assert team.get_children("ann") == []
         with pytest.raises(EntityNotFound, match="'nobody'"):
@@ -144,7 +144,7 @@ class HierarchyConformance(Conformance):
         assert limiter.try_acquire("team", "api", {"rpm": 1})
         assert limiter.available("org", "api") == {"rpm": 99}
 
-    def test_cycles_are_refused(self, limiter: Any) -> None:
+    def test_a_parent_that_would_make_a_cycle_is_refused(self, limiter: Any) -> None:
         with pytest.raises(ValidationError, match="cycle"):
             limiter.create_entity("self", parent_id="self")
         limiter.create_entity("a")
@@ -160,7 +160,7 @@ class HierarchyConformance(Conformance):
         with pytest.raises(EntityNotFound):
             limiter.get_entity("e")
 
-    def test_moving_below_another_parent(self, team: Any) -> None:
+    def test_entity_below_another_parent_is_charged_there(self, team: Any) -> None:
         team.create_entity("other")
         team.set_limits("other", per_minute(100))
         team.update_entity("ann", parent_id="other")
@@ -170,7 +170,7 @@ class HierarchyConformance(Conformance):
         assert [child.entity_id for child in team.get_children("team")] == ["bob"]
         assert [child.entity_id for child in team.get_children("other")] == ["ann"]
 
-    def test_deleting(self, team: Any) -> None:
+    def test_deleted_entity_takes_its_limits_and_buckets_but_not_one_with_children(self, team: Any) -> None:
         with pytest.raises(ValidationError, match="ann, bob"):
             team.delete_entity("team")
         assert team.try_acquire("ann", "api", {"rpm": 1})

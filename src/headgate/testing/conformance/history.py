@@ -43,7 +43,7 @@ steps_ms = st.one_of(
 )
 
 
-class History(RuleBasedStateMachine):
+class HistoryMachine(RuleBasedStateMachine):
     """Entities under stored limits, two of them below a parent. The model is told what the store is told."""
 
     def __init__(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
@@ -186,7 +186,7 @@ class HistoryConformance(Conformance):
     history_length = 40
 
     def test_every_history_equals_the_model(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
-        new_history: Any = partial(History, open_limiter, clock)
+        new_history: Any = partial(HistoryMachine, open_limiter, clock)
         run_state_machine_as_test(
             new_history,
             settings=settings(

@@ -54,7 +54,7 @@ BAD_IDENTIFIERS = [
 
 class InputConformance(Conformance):
     @pytest.mark.parametrize("amount", BAD_AMOUNTS, ids=repr)
-    def test_amounts(self, limiter: Any, amount: Any) -> None:
+    def test_a_bad_amount_is_refused_by_name_and_takes_nothing(self, limiter: Any, amount: Any) -> None:
         for call in (limiter.try_acquire, limiter.time_until_available):
             with pytest.raises(ValidationError) as caught:
                 call("e", "r", {"rpm": 1, "tpm": amount}, [RPM, TPM])
@@ -79,17 +79,17 @@ class InputConformance(Conformance):
         assert limiter.available("e", "r", [RPM]) == {"rpm": 54}
 
     @pytest.mark.parametrize("consume", [{}, None, "rpm", ["rpm"], 5], ids=repr)
-    def test_consume_that_names_nothing(self, limiter: Any, consume: Any) -> None:
+    def test_consume_that_names_nothing_is_refused(self, limiter: Any, consume: Any) -> None:
         with pytest.raises(ValidationError, match="consume"):
             limiter.try_acquire("e", "r", consume, [RPM])
 
-    def test_unknown_limit_name(self, limiter: Any) -> None:
+    def test_an_unknown_limit_name_is_refused_and_the_known_ones_are_named(self, limiter: Any) -> None:
         for call in (limiter.try_acquire, limiter.adjust, limiter.time_until_available):
             with pytest.raises(ValidationError, match=r"'rps'.*rpm, tpm"):
                 call("e", "r", {"rpm": 1, "rps": 1}, [RPM, TPM])
         assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
 
-    def test_no_limits_configured(self, limiter: Any) -> None:
+    def test_without_limits_a_call_raises_and_says_how_to_set_them(self, limiter: Any) -> None:
         calls: list[Callable[[], Any]] = [
             lambda: limiter.try_acquire("e", "r", {"rpm": 1}),
             lambda: limiter.try_acquire("e", "r", {"rpm": 1}, []),
@@ -102,7 +102,7 @@ class InputConformance(Conformance):
                 call()
 
     @pytest.mark.parametrize("identifier", BAD_IDENTIFIERS, ids=repr)
-    def test_identifiers(self, limiter: Any, identifier: Any) -> None:
+    def test_a_bad_identifier_is_refused_by_every_method(self, limiter: Any, identifier: Any) -> None:
         calls: list[Callable[[], Any]] = [
             lambda: limiter.try_acquire(identifier, "r", {"rpm": 1}, [RPM]),
             lambda: limiter.try_acquire("e", identifier, {"rpm": 1}, [RPM]),
@@ -120,13 +120,13 @@ class InputConformance(Conformance):
             with pytest.raises(ValidationError, match=r"entity_id|resource|parent_id"):
                 call()
 
-    def test_identifiers_that_are_fine(self, limiter: Any) -> None:
+    def test_every_allowed_character_of_identifiers_works(self, limiter: Any) -> None:
         for entity_id in ("a" * 256, "user:42", "me@example.com", "A.b_c-d", "0"):
             assert limiter.try_acquire(entity_id, "POST:/v1/chat", {"rpm": 1}, [RPM])
         with pytest.raises(ValidationError, match="a/b"):
             limiter.try_acquire("a/b", "r", {"rpm": 1}, [RPM])
 
-    def test_limits_that_are_none(self, limiter: Any) -> None:
+    def test_bad_lists_of_limits_are_refused(self, limiter: Any) -> None:
         for limits in ([RPM, Limit.per_day("rpm", 1)], ["10/minute"], [None], RPM, "10/minute"):
             with pytest.raises(ValidationError):
                 limiter.try_acquire("e", "r", {"rpm": 1}, limits)
@@ -135,7 +135,7 @@ class InputConformance(Conformance):
         with pytest.raises(ValidationError, match="twice"):
             limiter.set_system_defaults([RPM, Limit.per_day("rpm", 1)])
 
-    def test_entities(self, limiter: Any) -> None:
+    def test_bad_settings_of_an_entity_are_refused_by_name(self, limiter: Any) -> None:
         settings: list[dict[str, Any]] = [
             {"name": 5},
             {"name": "n" * 257},
@@ -182,7 +182,7 @@ class InputConformance(Conformance):
         with pytest.raises(ValidationError, match=r"65,537 bytes as JSON, and 65,536 are allowed"):
             limiter.update_entity("large", metadata={"a": fits["a"] + "x"})
 
-    def test_choices(self, limiter: Any) -> None:
+    def test_bad_options_of_a_call_are_refused_and_take_nothing(self, limiter: Any) -> None:
         with pytest.raises(ValidationError, match=r"on_error.*'ignore'"):
             limiter.acquire("e", "r", {"rpm": 1}, [RPM], on_error="ignore")
         with pytest.raises(ValidationError, match=r"on_unavailable.*'panic'"):
@@ -194,7 +194,7 @@ class InputConformance(Conformance):
                 limiter.penalize("e", "r", limits=[RPM], **bad)
         assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
 
-    def test_settings(self, open_limiter: Callable[..., Any]) -> None:
+    def test_bad_settings_of_a_limiter_are_refused_by_name(self, open_limiter: Callable[..., Any]) -> None:
         for bad in (
             {"namespace": "a/b"},
             {"namespace": ""},
@@ -210,7 +210,7 @@ class InputConformance(Conformance):
             with pytest.raises(ValidationError, match=next(iter(bad))):
                 open_limiter(**bad)
 
-    def test_a_closed_limiter(self, open_limiter: Callable[..., Any]) -> None:
+    def test_a_closed_limiter_refuses_every_call_and_its_leases_too(self, open_limiter: Callable[..., Any]) -> None:
         limiter = open_limiter()
         limiter.set_system_defaults([RPM])
         assert limiter.try_acquire("e", "r", {"rpm": 1})
@@ -229,7 +229,7 @@ class InputConformance(Conformance):
                 call()
         assert open_limiter().available("e", "r") == {"rpm": 58}
 
-    def test_life(self, open_limiter: Callable[..., Any]) -> None:
+    def test_setup_can_be_repeated_and_ping_answers(self, open_limiter: Callable[..., Any]) -> None:
         limiter = open_limiter()
         limiter.setup()
         limiter.setup()

@@ -45,7 +45,7 @@ class LeaseConformance(Conformance):
         assert limiter.available("e", "r", [RPM]) == {"rpm": 60}
         assert not limiter.try_acquire("e", "r", {"rpm": 61}, [RPM])
 
-    def test_on_error_keep(self, limiter: Any) -> None:
+    def test_on_error_keep_keeps_what_a_failed_body_took(self, limiter: Any) -> None:
         with pytest.raises(ValueError), limiter.acquire("e", "r", {"rpm": 10}, [RPM], on_error="keep"):
             raise ValueError
         assert limiter.available("e", "r", [RPM]) == {"rpm": 50}
@@ -73,7 +73,7 @@ class LeaseConformance(Conformance):
             assert lease.consumed == {"rpm": 1}
         assert limiter.available("e", "r", BOTH) == {"rpm": 59, "tpm": 1500}
 
-    def test_adjust_never_refuses(self, limiter: Any) -> None:
+    def test_adjust_never_refuses_and_may_leave_a_debt(self, limiter: Any) -> None:
         with limiter.acquire("e", "r", {"tpm": 500}, BOTH) as lease:
             lease.adjust(tpm=3000)
             assert limiter.available("e", "r", BOTH)["tpm"] == -2000, "in the store when the call returns"
@@ -83,7 +83,7 @@ class LeaseConformance(Conformance):
             assert lease.consumed == {"tpm": 100}
         assert limiter.available("e", "r", BOTH)["tpm"] == 1400
 
-    def test_release(self, limiter: Any) -> None:
+    def test_release_gives_back_no_more_than_was_consumed(self, limiter: Any) -> None:
         with limiter.acquire("e", "r", {"tpm": 500}, BOTH) as lease:
             lease.release(tpm=200)
             assert limiter.available("e", "r", BOTH)["tpm"] == 1200

@@ -66,7 +66,9 @@ class NamespaceConformance(Conformance):
         with pytest.raises(NamespaceNotFound, match="'none'"):
             limiter.get_namespace("none")
 
-    def test_deleted_and_recovered(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
+    def test_a_deleted_namespace_refuses_calls_until_it_is_recovered(
+        self, open_limiter: Callable[..., Any], clock: ManualClock
+    ) -> None:
         limiter, admin = open_limiter(namespace="mine"), open_limiter(namespace="admin")
         limiter.set_system_defaults([RPM])
         assert limiter.try_acquire("e", "api", {"rpm": 20})
@@ -85,13 +87,17 @@ class NamespaceConformance(Conformance):
         assert admin.recover_namespace("mine").status == "active"
         assert open_limiter(namespace="mine").available("e", "api") == {"rpm": 40}
 
-    def test_purged(self, open_limiter: Callable[..., Any]) -> None:
+    @pytest.fixture
+    def admin(self, open_limiter: Callable[..., Any]) -> Any:
+        """In another namespace, beside one with entities, buckets and slots."""
         limiter, admin = open_limiter(namespace="mine"), open_limiter(namespace="mine2")
         admin.set_system_defaults([RPM])
         for number in range(5):
             limiter.create_entity(f"e{number}")
             limiter.try_acquire(f"e{number}", "api", {"rpm": 1}, [RPM, Limit.concurrent("slots", 3)])
-        before = admin.get_namespace("mine")
+        return admin
+
+    def test_purge_removes_a_deleted_namespace_if_it_is_confirmed_and_no_other(self, admin: Any) -> None:
         with pytest.raises(ValidationError, match="delete it first"):
             admin.purge_namespace("mine", confirm="mine")
         admin.delete_namespace("mine")
@@ -104,6 +110,11 @@ class NamespaceConformance(Conformance):
             admin.get_namespace("mine")
         assert admin.list_orphans() == []
         assert admin.get_system_defaults() == [RPM]
+
+    def test_a_purged_namespace_starts_empty_under_a_new_id(self, admin: Any, open_limiter: Callable[..., Any]) -> None:
+        before = admin.get_namespace("mine")
+        admin.delete_namespace("mine")
+        admin.purge_namespace("mine", confirm="mine", actor="ann")
         anew = open_limiter(namespace="mine")
         assert anew.list_entities() == []
         assert anew.get_usage("e1") == []
@@ -121,7 +132,9 @@ class NamespaceConformance(Conformance):
         ]
         assert actions[1][1] == "ann"
 
-    def test_orphans(self, open_limiter: Callable[..., Any]) -> None:
+    def test_data_written_after_a_purge_is_listed_as_an_orphan_and_can_be_purged(
+        self, open_limiter: Callable[..., Any]
+    ) -> None:
         late, admin = open_limiter(namespace="mine"), open_limiter(namespace="admin")
         late.set_system_defaults([RPM])
         late.try_acquire("e", "api", {"rpm": 1})

@@ -30,7 +30,7 @@ class RecordConformance(Conformance):
 
         return read
 
-    def test_versions_count_up(self, store: Store, value_of: Callable[[str], Any]) -> None:
+    def test_every_write_raises_the_version_by_one(self, store: Store, value_of: Callable[[str], Any]) -> None:
         assert value_of("n/a") is None
         store.write_records([Put("n/a", {"x": 1}, ABSENT)], START_MS)
         assert value_of("n/a") == ({"x": 1}, 1)
@@ -48,7 +48,9 @@ class RecordConformance(Conformance):
         store.write_records([Check("n/a", 1), Delete("n/b", 1), Delete("n/missing")], START_MS)
         assert value_of("n/b") is None
 
-    def test_values_are_copies(self, store: Store, value_of: Callable[[str], Any]) -> None:
+    def test_changing_a_value_in_memory_does_not_change_the_store(
+        self, store: Store, value_of: Callable[[str], Any]
+    ) -> None:
         value = {"list": [1]}
         store.write_records([Put("n/a", value)], START_MS)
         value["list"].append(2)
@@ -63,7 +65,7 @@ class RecordConformance(Conformance):
         assert [record and record.value["n"] for record in found] == [299, 7, None, 7, 0]
         assert store.get_records([], START_MS) == []
 
-    def test_listing_by_prefix(self, store: Store) -> None:
+    def test_list_by_prefix_has_each_record_once_over_all_pages(self, store: Store) -> None:
         keys = ["n/a#", "n/a#1", "n/a#2", "n/a#é", "n/b#1", "n/a", "m/a#1"]
         for namespace in "nm":
             store.write_records([Put(key, {}) for key in keys if key[0] == namespace], START_MS)
@@ -74,7 +76,9 @@ class RecordConformance(Conformance):
         assert not {r.key for r in first} & {r.key for r in rest}
         assert rest.cursor is None
 
-    def test_expiry(self, store: Store, value_of: Callable[[str], Any]) -> None:
+    def test_an_expired_record_is_gone_for_reads_lists_and_conditions(
+        self, store: Store, value_of: Callable[[str], Any]
+    ) -> None:
         soon, later = START_MS + 1000, START_MS + 2000
         store.write_records([Put("n/soon", {}, expires_at_ms=soon), Put("n/later", {}, expires_at_ms=later)], START_MS)
         assert [r.key for r in store.list_records("n/", None, 10, soon - 1)] == ["n/later", "n/soon"]

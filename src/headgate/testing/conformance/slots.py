@@ -121,18 +121,23 @@ class SlotConformance(Conformance):
         clock.advance(0.001)
         assert free(limiter) == 2
 
-    def test_who_comes_back_too_late_is_told_and_frees_nothing(self, limiter: Any, clock: ManualClock) -> None:
-        told: list[str] = []
-        one = [Limit.concurrent("parallel", 1)]
-        late = take(limiter, limits=one, on_lost=lambda lease: told.append(lease.id))
+    def test_a_lease_that_expired_reports_once_that_it_is_lost(self, limiter: Any, clock: ManualClock) -> None:
+        lost: list[str] = []
+        late = take(limiter, on_lost=lambda lease: lost.append(lease.id))
         clock.advance(60)
-        new = take(limiter, limits=one)
-        assert new is not None
-        assert not late.lost, "nobody has looked yet"
+        assert take(limiter, 2) is not None
+        assert not late.lost, "it has not been renewed yet"
         assert not late.renew()
         assert not late.renew()
         assert late.lost
-        assert told == [late.id]
+        assert lost == [late.id]
+
+    def test_a_lease_that_expired_frees_no_slot_of_the_next_holder(self, limiter: Any, clock: ManualClock) -> None:
+        one = [Limit.concurrent("parallel", 1)]
+        late = take(limiter, limits=one)
+        clock.advance(60)
+        new = take(limiter, limits=one)
+        assert new is not None
         late.commit()
         assert free(limiter, limits=one) == 0, "it is the new holder's"
         assert new.renew()
@@ -152,7 +157,7 @@ class SlotConformance(Conformance):
             other.commit()
             assert free(limiter) == 2
 
-    def test_slots_of_ancestors(self, limiter: Any, clock: ManualClock) -> None:
+    def test_a_cascade_holds_and_renews_slots_of_ancestors_too(self, limiter: Any, clock: ManualClock) -> None:
         limiter.create_entity("team")
         limiter.set_limits("team", [Limit.concurrent("parallel", 3)])
         for member in ("ann", "bob"):
@@ -230,7 +235,7 @@ class SlotConformance(Conformance):
         clock.advance(0.001)
         assert take(limiter) is not None
 
-    def test_looking_from_outside(self, limiter: Any, clock: ManualClock) -> None:
+    def test_held_slots_show_in_buckets_and_resource_capacity(self, limiter: Any, clock: ManualClock) -> None:
         limiter.set_limits("e", [PARALLEL], "r")
         limiter.set_limits("idle", [Limit.concurrent("parallel", 7)], "r")
         limiter.invalidate_config_cache()
@@ -246,7 +251,7 @@ class SlotConformance(Conformance):
         clock.advance(45)
         assert [bucket.available for bucket in limiter.get_buckets("e")] in ([], [2])
 
-    def test_limiters_share_them(self, open_limiter: Callable[..., Any]) -> None:
+    def test_limiters_on_one_store_share_slots(self, open_limiter: Callable[..., Any]) -> None:
         one, other = open_limiter(), open_limiter()
         mine, theirs = take(one), take(other)
         assert mine.id != theirs.id

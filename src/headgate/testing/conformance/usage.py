@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -35,37 +35,52 @@ def consumed(limiter: Any, entity_id: str | None = "e", **asked: Any) -> dict[st
             return total
 
 
+def by_hour(windows: Any) -> dict[tuple[str, int], Fraction]:
+    """What was used, by the limit and the hour since 1970; without zeros."""
+    return {
+        (name, int(window.start.timestamp()) // 3600): Fraction(str(amount))
+        for window in windows
+        for name, amount in window.consumed.items()
+        if amount
+    }
+
+
 class UsageConformance(Conformance):
     usage_steps: ClassVar[int] = 150
 
-    @pytest.mark.parametrize("config_cache_ttl", [60, 10**6], ids=["read again", "from the cache"])
-    def test_windows(self, open_limiter: Callable[..., Any], clock: ManualClock, config_cache_ttl: float) -> None:
-        limiter = open_limiter(config_cache_ttl=config_cache_ttl)
-        # From 22:13 on, half an hour apart: 22, 22, 23, 23, 0, 0, ...
+    @pytest.fixture(params=[60, 10**6], ids=["read again", "from the cache"])
+    def used(self, open_limiter: Callable[..., Any], clock: ManualClock, request: pytest.FixtureRequest) -> Any:
+        """From 22:13 on, half an hour apart: 22, 22, 23, 23, 0, 0."""
+        limiter = open_limiter(config_cache_ttl=request.param)
         for amount in range(1, 7):
             assert limiter.try_acquire("e", "api", {"rpm": amount}, LIMITS)
             clock.advance(HOUR / 2)
-        hours = limiter.get_usage("e", **LONG)
+        return limiter
+
+    def test_usage_by_the_hour_and_the_day_is_what_was_taken_then(self, used: Any) -> None:
+        hours = used.get_usage("e", **LONG)
         assert [(each.start.hour, each.consumed) for each in hours] == [
             (22, {"rpm": 3}),
             (23, {"rpm": 7}),
             (0, {"rpm": 11}),
         ]
         assert all(each.end - each.start == timedelta(hours=1) for each in hours)
-        days = limiter.get_usage("e", window="day", **LONG)
+        days = used.get_usage("e", window="day", **LONG)
         assert [(each.start.day, each.start.hour, each.consumed) for each in days] == [
             (14, 0, {"rpm": 10}),
             (15, 0, {"rpm": 11}),
         ]
-        (month,) = limiter.get_usage("e", window="month", **LONG)
+        assert used.get_usage("e")[-1] == hours[-1]
+        assert used.get_usage("nobody", **LONG) == []
+
+    def test_usage_by_the_month_is_the_sum_of_a_whole_month(self, used: Any) -> None:
+        (month,) = used.get_usage("e", window="month", **LONG)
         assert (month.entity_id, month.resource, month.consumed) == ("e", "api", {"rpm": 21})
         assert (month.start.isoformat(), month.end.isoformat()) == (
             "2023-11-01T00:00:00+00:00",
             "2023-12-01T00:00:00+00:00",
         )
-        assert limiter.get_usage("e")[-1] == hours[-1]
-        assert limiter.get_usage("e", window="month")[0] == month
-        assert limiter.get_usage("nobody", **LONG) == []
+        assert used.get_usage("e", window="month")[0] == month
 
     def test_a_range_is_of_whole_windows(self, limiter: Any, clock: ManualClock) -> None:
         for _ in range(4):
@@ -126,7 +141,7 @@ class UsageConformance(Conformance):
         limiter.try_acquire("e", "api", {"rpm": 1}, [Limit.concurrent("rpm", 5)])
         assert consumed(limiter) == {"rpm": 12}
 
-    def test_ancestors_have_theirs(self, limiter: Any) -> None:
+    def test_usage_of_an_ancestor_includes_its_descendants(self, limiter: Any) -> None:
         limiter.create_entity("org")
         limiter.create_entity("e", parent_id="org", cascade=True)
         limiter.set_system_defaults(LIMITS)
@@ -135,7 +150,7 @@ class UsageConformance(Conformance):
         assert consumed(limiter, "e") == {"rpm": 3}
         assert consumed(limiter, "org") == {"rpm": 7}
 
-    def test_of_everybody(self, limiter: Any, clock: ManualClock) -> None:
+    def test_usage_of_all_entities_is_the_sum_and_filters_by_resource(self, limiter: Any, clock: ManualClock) -> None:
         for number in range(12):
             limiter.adjust(f"e{number % 4}", f"r{number % 3}", {"rpm": number + 1}, LIMITS)
             if number == 6:
@@ -145,7 +160,7 @@ class UsageConformance(Conformance):
         assert consumed(limiter, "e1", resource="r2") == {"rpm": 6}
         assert consumed(limiter, "e1") == {"rpm": 2 + 6 + 10}
 
-    def test_a_summary(self, limiter: Any, clock: ManualClock) -> None:
+    def test_summary_has_total_average_and_peak_of_the_range(self, limiter: Any, clock: ManualClock) -> None:
         for entity_id, amount in (("e", 6), ("f", 10), ("e", 2)):
             limiter.adjust(entity_id, "api", {"rpm": amount}, LIMITS)
             if entity_id == "f":
@@ -165,37 +180,33 @@ class UsageConformance(Conformance):
             clock.advance(HOUR)
         assert consumed(limiter) == {}
 
-    def test_any_history(self, open_limiter: Callable[..., Any], clock: ManualClock) -> None:
+    def test_usage_of_any_history_equals_what_was_taken_hour_by_hour(
+        self, open_limiter: Callable[..., Any], clock: ManualClock
+    ) -> None:
         chance, limiter = random.Random(7), open_limiter()
         spend = Limit("usd", 10, 10, 0.5)
         expected: dict[tuple[str, int], Fraction] = {}
 
-        def count(name: str, amount: Any) -> None:
-            place = name, clock.now_ms() // 3_600_000
-            expected[place] = expected.get(place, Fraction(0)) + Fraction(str(amount))
+        def count(amounts: Mapping[str, float]) -> None:
+            for name, amount in amounts.items():
+                place = name, clock.now_ms() // 3_600_000
+                expected[place] = expected.get(place, Fraction(0)) + Fraction(str(amount))
 
         for _ in range(self.usage_steps):
             step = chance.random()
             if step < 0.4:
                 amounts = {"rpm": chance.randint(1, 30), "usd": chance.randint(1, 9000) / 1000}
                 if limiter.try_acquire("e", "api", amounts, [RPM, spend]):
-                    for name, amount in amounts.items():
-                        count(name, amount)
+                    count(amounts)
             elif step < 0.6:
-                amount = chance.randint(-9000, 9000) / 1000
-                limiter.adjust("e", "api", {"usd": amount}, [RPM, spend])
-                count("usd", amount)
+                amounts = {"usd": chance.randint(-9000, 9000) / 1000}
+                limiter.adjust("e", "api", amounts, [RPM, spend])
+                count(amounts)
             elif step < 0.65:
                 limiter.reset("e", "api")
             elif step < 0.7:
                 limiter.reconcile()
             else:
                 clock.advance(chance.choice([0.5, 60, HOUR / 3, HOUR, 30 * HOUR]))
-        found = {
-            (name, int(each.start.timestamp()) // 3600): Fraction(str(amount))
-            for each in limiter.get_usage("e", start=START - timedelta(days=1), end=START + timedelta(days=365))
-            for name, amount in each.consumed.items()
-        }
-        assert {place: amount for place, amount in found.items() if amount} == {
-            place: amount for place, amount in expected.items() if amount
-        }
+        windows = limiter.get_usage("e", start=START - timedelta(days=1), end=START + timedelta(days=365))
+        assert by_hour(windows) == {place: amount for place, amount in expected.items() if amount}

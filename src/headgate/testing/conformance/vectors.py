@@ -36,7 +36,7 @@ def answer(limiter: Any, entity_id: str, limit: Limit, step: dict[str, Any], *, 
 class VectorConformance(Conformance):
     scenarios_every = 1  # of how many scenarios one is played
 
-    def test_vectors(self, limiter: Any, clock: ManualClock) -> None:
+    def test_every_scenario_of_the_vectors_has_its_exact_answers(self, limiter: Any, clock: ManualClock) -> None:
         for scenario in scenarios()[:: self.scenarios_every]:
             limit = Limit.custom(
                 "x", scenario["capacity"], scenario["refill_amount"], scenario["refill_period_ms"] / 1000

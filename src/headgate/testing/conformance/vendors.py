@@ -92,7 +92,7 @@ class VendorConformance(Conformance):
             pytest.fail("together they are too many")
         assert limiter.available("budget", "r") == {"rpm": 2, "parallel": 3}
 
-    def test_what_is_no_dimension(self, vendors: Any) -> None:
+    def test_bad_dimensions_are_refused(self, vendors: Any) -> None:
         for wish in (
             {},
             [],

@@ -40,7 +40,7 @@ class WaitingConformance(Conformance):
         with pytest.raises(RateLimitExceeded), limiter.acquire("e", "r", {"rpm": 61}, [RPM], max_wait=86_400):
             pass
 
-    def test_bad_waits(self, limiter: Any) -> None:
+    def test_a_bad_max_wait_is_refused_and_takes_nothing(self, limiter: Any) -> None:
         for wait in (-1, float("nan"), float("inf"), "1", None, 10**12):
             with pytest.raises(ValidationError, match="max_wait"):
                 limiter.try_acquire("e", "r", {"rpm": 1}, [RPM], max_wait=wait)

@@ -6,7 +6,8 @@ import time
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from ..process import PATIENCE_SECONDS, ServerFailedError, ServerProcess, free_port
+from headgate.testing.servers.process import PATIENCE_SECONDS, ServerFailedError, ServerProcess, free_port
+
 from .endpoint import Endpoint
 
 _ATTEMPTS = 10

@@ -20,7 +20,7 @@ def zero(limiter: Any, *names: str, **how: Any) -> Any:
     return limiter.try_acquire("e", "r", dict.fromkeys(names or ("tpm",), 0), [*BOTH, SLOTS], **how)
 
 
-class ZeroConformance(Conformance):
+class ZeroAmountConformance(Conformance):
     def test_nothing_of_an_empty_bucket_passes(self, limiter: Any) -> None:
         assert zero(limiter)
         limiter.adjust("e", "r", {"tpm": 1500}, BOTH)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import psycopg
 
-from ..process import PATIENCE_SECONDS, ServerFailedError, ServerProcess, free_port, installed
+from headgate.testing.servers.process import PATIENCE_SECONDS, ServerFailedError, ServerProcess, free_port, installed
+
 from .server import USER, PostgresServer
 from .user import as_server_user, hand_over
 

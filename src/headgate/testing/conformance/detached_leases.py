@@ -26,7 +26,7 @@ def left(limiter: Any) -> tuple[int, int]:
     return available["spend"], available["parallel"]
 
 
-class AfarConformance(Conformance):
+class DetachedLeaseConformance(Conformance):
     @pytest.fixture(params=[False, b"a key"], ids=["plain", "hashed"])
     def near(self, open_limiter: Callable[..., Any], request: pytest.FixtureRequest) -> Any:
         limiter = open_limiter(hash_entity_ids=request.param)
@@ -38,7 +38,7 @@ class AfarConformance(Conformance):
         """Another limiter, which has never heard of the entity."""
         return open_limiter(hash_entity_ids=request.node.callspec.params["near"])
 
-    def test_from_anywhere(self, near: Any, afar: Any) -> None:
+    def test_any_limiter_can_adjust_and_release_a_detached_lease(self, near: Any, afar: Any) -> None:
         lease_id = detached(near)
         assert left(near) == (400, 1)
         assert afar.adjust_lease(lease_id, {"spend": 50}) == {"spend": 150, "parallel": 1}
@@ -49,7 +49,7 @@ class AfarConformance(Conformance):
         assert afar.release_lease(lease_id) == {"spend": 100, "parallel": 0}
         assert left(near) == (400, 2)
 
-    def test_it_ends_once(self, near: Any, afar: Any) -> None:
+    def test_detached_lease_ends_once_and_then_every_call_raises(self, near: Any, afar: Any) -> None:
         lease_id = detached(near)
         assert afar.release_lease(lease_id, rollback=True) == {"spend": 0, "parallel": 0}
         for method, *arguments in (
@@ -62,7 +62,7 @@ class AfarConformance(Conformance):
                 getattr(near, str(method))(lease_id, *arguments)
         assert left(near) == (500, 2)
 
-    def test_it_lives_as_long_as_it_is_renewed(self, near: Any, afar: Any, clock: ManualClock) -> None:
+    def test_detached_lease_lives_as_long_as_it_is_renewed(self, near: Any, afar: Any, clock: ManualClock) -> None:
         lease_id = detached(near, restore=True)
         for _ in range(3):
             clock.advance(29)
@@ -77,7 +77,9 @@ class AfarConformance(Conformance):
             afar.release_lease(lease_id, rollback=True)
         assert left(near) == (502, 2), "refilled meanwhile, and given back once"
 
-    def test_as_much_as_it_had_in_the_end(self, near: Any, afar: Any, clock: ManualClock) -> None:
+    def test_reconcile_gives_back_what_a_detached_lease_had_in_the_end(
+        self, near: Any, afar: Any, clock: ManualClock
+    ) -> None:
         lease_id = detached(near, restore=True)
         afar.adjust_lease(lease_id, {"spend": 60})
         afar.release_lease(lease_id, {"spend": 10})
@@ -86,7 +88,7 @@ class AfarConformance(Conformance):
         assert near.reconcile().restored == 1
         assert left(near) == (500, 2)
 
-    def test_under_stored_limits_by_whatever_they_are_now(self, near: Any, afar: Any) -> None:
+    def test_detached_lease_under_stored_limits_uses_their_current_values(self, near: Any, afar: Any) -> None:
         near.set_limits("e", LIMITS, "r")
         lease_id = detached(near, limits=None)
         near.set_limits("e", [Limit.per_day("spend", 2000), LIMITS[1]], "r")
@@ -94,7 +96,7 @@ class AfarConformance(Conformance):
         afar.release_lease(lease_id, rollback=True)
         assert near.available("e", "r") == {"spend": 1500, "parallel": 2}
 
-    def test_what_cannot_be_done(self, near: Any, afar: Any) -> None:
+    def test_invalid_calls_on_a_detached_lease_are_refused_and_change_nothing(self, near: Any, afar: Any) -> None:
         lease_id = detached(near)
         wrong: list[tuple[str, Any]] = [
             ("adjust_lease", [lease_id, {"parallel": 1}]),

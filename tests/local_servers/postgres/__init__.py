@@ -1,6 +1,7 @@
 """Real PostgreSQL servers, and PgBouncer before one."""
 
-from ..process import NotInstalledError, ServerFailedError
+from headgate.testing.servers.process import NotInstalledError, ServerFailedError
+
 from .bouncer import PgBouncer
 from .server import PostgresServer, postgres_folder
 

@@ -8,10 +8,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..process import NotInstalledError, installed
+from headgate.testing.servers.process import NotInstalledError, installed
+
 from .engine import Engine
 
-_PROJECT = Path(__file__).parents[5]
+_PROJECT = Path(__file__).resolve().parents[3]
 
 
 def _fetched(name: str, pattern: str) -> Path:

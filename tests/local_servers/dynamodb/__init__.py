@@ -4,7 +4,8 @@ No engine is DynamoDB itself, and each is wrong somewhere. `Ministack` is always
 and `Dynoxide` is a third opinion.
 """
 
-from ..process import NotInstalledError, ServerFailedError
+from headgate.testing.servers.process import NotInstalledError, ServerFailedError
+
 from .endpoint import aws_environment
 from .engine import Engine
 from .engines import DynamoDBLocal, Dynoxide, Ministack

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
-from ..process import PATIENCE_SECONDS
+from headgate.testing.servers.process import PATIENCE_SECONDS
 
 REGION = "us-east-1"
 # Twelve digits, which is what ministack takes for the number of an account; others take any letters and digits.

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from ..process import ServerFailedError, free_port
+from headgate.testing.servers.process import ServerFailedError, free_port
+
 from .endpoint import Endpoint
 from .listener import Handle, Listener, NoReply, Reply, Request
 

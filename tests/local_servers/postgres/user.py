@@ -6,7 +6,7 @@ import os
 import pwd
 from pathlib import Path
 
-from ..process import NotInstalledError, installed
+from headgate.testing.servers.process import NotInstalledError, installed
 
 _OTHERS = ("postgres", "nobody")
 

@@ -41,7 +41,7 @@ def left(limiter: Any) -> list[Any]:
     return [limiter.available(entity_id, resource, LIMITS) for entity_id in "ab" for resource in "rs"]
 
 
-class EachConformance(Conformance):
+class BatchConformance(Conformance):
     @pytest.mark.parametrize("seed", range(3))
     def test_the_same_as_one_after_the_other(self, open_limiter: Callable[..., Any], seed: int) -> None:
         many, single = open_limiter(namespace="many"), open_limiter(namespace="single")

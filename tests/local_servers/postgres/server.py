@@ -13,7 +13,14 @@ from typing import Any
 
 import psycopg
 
-from ..process import PATIENCE_SECONDS, NotInstalledError, ServerFailedError, ServerProcess, free_port
+from headgate.testing.servers.process import (
+    PATIENCE_SECONDS,
+    NotInstalledError,
+    ServerFailedError,
+    ServerProcess,
+    free_port,
+)
+
 from .user import as_server_user, hand_over
 
 USER = "headgate"

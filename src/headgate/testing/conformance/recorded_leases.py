@@ -35,7 +35,7 @@ def used(limiter: Any) -> int:
     return summary.total if summary else 0
 
 
-class RecordedConformance(Conformance):
+class RecordedLeaseConformance(Conformance):
     @pytest.fixture
     def half_spent(self, limiter: Any) -> Any:
         """What is given back too often shows."""
@@ -75,7 +75,7 @@ class RecordedConformance(Conformance):
             lease.commit()
         assert used(limiter) == 10, "thought dead, they ended all the same"
 
-    def test_never_above_capacity(self, half_spent: Any, clock: ManualClock) -> None:
+    def test_reconcile_never_fills_a_bucket_above_capacity(self, half_spent: Any, clock: ManualClock) -> None:
         _dead = take(half_spent, 300)
         clock.advance(86_400 * 0.75)
         assert half_spent.reconcile().restored == 1
@@ -197,7 +197,7 @@ class RecordedConformance(Conformance):
         assert left(half_spent) == 500
 
     @pytest.mark.parametrize("pause", [0, 0.0005])
-    def test_cancelled_at_any_moment(self, url: str, pause: float) -> None:
+    def test_recorded_acquire_cancelled_at_any_moment_leaves_nothing(self, url: str, pause: float) -> None:
         """All of it comes back at once, and nobody is thought dead."""
 
         async def work(limiter: RateLimiter) -> None:

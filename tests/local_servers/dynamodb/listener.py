@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 from typing import Any, NamedTuple
 
-from ..process import PATIENCE_SECONDS
+from headgate.testing.servers.process import PATIENCE_SECONDS
 
 # These are about a connection, not about what is said on it.
 _NOT_PASSED_ON = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}

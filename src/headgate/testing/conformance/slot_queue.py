@@ -27,7 +27,7 @@ def in_line(limiter: Any) -> int:
     return int(limiter.waiters)
 
 
-class LineConformance(Conformance):
+class SlotQueueConformance(Conformance):
     def test_in_time_or_not_at_all(self, open_limiter: Callable[..., Any]) -> None:
         limiter = open_limiter(clock=None)
         with limiter.acquire(*WISH):
