@@ -16,6 +16,8 @@ from .rules_file import RulesFile, load_rules
 from .tiers import Plans
 from .wsgi import RateLimitWsgiMiddleware
 
+Call, Engine, Refusal = HttpCall, RuleEngine, HttpRefusal  # their names before they were unique
+
 __all__ = [
     "Addresses",
     "DocumentError",

@@ -23,7 +23,7 @@ from .acquire.breaker import Breaker
 from .acquire.chain import ONE_OF_EACH, Chain
 from .acquire.decision import Decision, JointDecision
 from .acquire.fallback import Fallback
-from .acquire.group import Ask, Group, Member, Outcome, Settled
+from .acquire.group import Ask, AskOutcome, Group, Member, Settled
 from .acquire.options import OnError, Options, check_on_unavailable
 from .acquire.slot_queue import SlotQueues
 from .clock import Clock, SystemClock
@@ -170,7 +170,7 @@ class Engine(ABC):
         place = call.place()
         return bool(place) and not place.startswith(f"{REGISTRY}/")
 
-    def decision(self, outcome: Outcome, options: Options) -> Decision[Any]:
+    def decision(self, outcome: AskOutcome, options: Options) -> Decision[Any]:
         if outcome.members:
             return JointDecision(self, outcome)
         decision: Decision[Any] = Decision(self, outcome.chain, outcome.parts, outcome.answer, outcome)

@@ -12,7 +12,7 @@ from ...core.status import LimitStatus
 from ...core.units import MILLI, from_milli
 from ..leases.held_slots import RECORDED
 from .chain import Chain
-from .group import Outcome
+from .group import AskOutcome
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -28,7 +28,12 @@ class Decision(Generic[L]):
     __slots__ = ("_answer", "_chain", "_engine", "_lease", "_outcome", "_parts", "allowed")
 
     def __init__(
-        self, engine: Engine, chain: Chain, parts: Parts | None, answer: Answer | None, outcome: Outcome | None = None
+        self,
+        engine: Engine,
+        chain: Chain,
+        parts: Parts | None,
+        answer: Answer | None,
+        outcome: AskOutcome | None = None,
     ) -> None:
         self.allowed = answer.allowed if answer is not None else outcome is not None and outcome.error is None
         self._engine = engine
@@ -49,7 +54,7 @@ class Decision(Generic[L]):
 
     def mark_degraded(self) -> None:
         """It was decided by a limiter that stands in for another one, whose store is unavailable."""
-        outcome = self._outcome or Outcome(self._chain, self._parts, self._answer)
+        outcome = self._outcome or AskOutcome(self._chain, self._parts, self._answer)
         self._outcome = replace(outcome, degraded=True)
 
     @property
@@ -124,7 +129,7 @@ class JointDecision(Decision[L]):
 
     __slots__ = ("_leases", "_members")
 
-    def __init__(self, engine: Engine, whole: Outcome) -> None:
+    def __init__(self, engine: Engine, whole: AskOutcome) -> None:
         super().__init__(engine, whole.chain, whole.parts, whole.answer, whole)
         self._members = whole.members
         self._leases: list[L] = [

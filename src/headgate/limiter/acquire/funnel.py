@@ -21,7 +21,7 @@ from ..config.limits import chain_plan
 from ..config.namespaces import register_plan
 from ..leases.held_slots import HeldSlots, LeaseRecord
 from .chain import Chain, Shape
-from .group import NOTHING, Ask, Group, Outcome, Settled
+from .group import NOTHING, Ask, AskOutcome, Group, Settled
 from .options import Options
 from .waiting import HowToSettle, give_back_plan, settle_plan
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 
-def decide_plan(engine: Engine, asked: Sequence[Sequence[Ask]], options: Options) -> Plan[list[Outcome]]:
+def decide_plan(engine: Engine, asked: Sequence[Sequence[Ask]], options: Options) -> Plan[list[AskOutcome]]:
     """Decide every group by itself. Either all are decided, or an error is raised and nothing stays taken."""
     groups = [Group(asks) for asks in asked]
     for group in groups:
@@ -65,9 +65,9 @@ def _settle_together_plan(groups: Sequence[Group]) -> Plan[None]:
         group.result = Settled(result, asked_at) if isinstance(result, Answer) else result
 
 
-def conclude_plan(engine: Engine, groups: Sequence[Group], options: Options) -> Plan[list[Outcome]]:
+def conclude_plan(engine: Engine, groups: Sequence[Group], options: Options) -> Plan[list[AskOutcome]]:
     """What becomes of groups that are resolved, or settled already. If one raises, the others give back."""
-    outcomes: list[Outcome] = []
+    outcomes: list[AskOutcome] = []
     try:
         for group in groups:
             outcome = yield from _outcome_plan(engine, group, options)
@@ -80,7 +80,7 @@ def conclude_plan(engine: Engine, groups: Sequence[Group], options: Options) -> 
     return outcomes
 
 
-def _undo_plan(engine: Engine, groups: Sequence[Group], outcomes: Sequence[Outcome]) -> Plan[None]:
+def _undo_plan(engine: Engine, groups: Sequence[Group], outcomes: Sequence[AskOutcome]) -> Plan[None]:
     for outcome in outcomes:
         for one in outcome.members or (outcome,):
             if one.hold is not None:
@@ -90,24 +90,24 @@ def _undo_plan(engine: Engine, groups: Sequence[Group], outcomes: Sequence[Outco
             yield from give_back_plan(engine, group.request, None, Settle)
 
 
-def _outcome_plan(engine: Engine, group: Group, options: Options) -> Plan[Outcome]:
+def _outcome_plan(engine: Engine, group: Group, options: Options) -> Plan[AskOutcome]:
     try:
         if isinstance(group.result, UNANSWERED):
             raise group.result
         return (yield from _take_plan(engine, group, options, Settle))
     except CorruptState as corrupt:
-        return Outcome(group.chain, error=corrupt)
+        return AskOutcome(group.chain, error=corrupt)
     except RateLimiterUnavailable as unavailable:
         return (yield from _unavailable_plan(engine, group, unavailable, options))
 
 
 def _unavailable_plan(
     engine: Engine, group: Group, unavailable: RateLimiterUnavailable, options: Options
-) -> Plan[Outcome]:
+) -> Plan[AskOutcome]:
     """The outage policy. Under "local" the limits are those that were known before."""
     policy = engine.policy(group.members[0].chain if group.members else None, options.on_unavailable)
     if policy == "allow":
-        return Outcome(NOTHING, degraded=True)
+        return AskOutcome(NOTHING, degraded=True)
     if policy == "block" or not _known_before(engine, group):
         raise unavailable
     group.result = None
@@ -135,7 +135,7 @@ def _last_known(engine: Engine, ask: Ask) -> Chain | None:
     return known if ask.limits is None else known.under(ask.limits)
 
 
-def _take_plan(engine: Engine, group: Group, options: Options, settle: HowToSettle) -> Plan[Outcome]:
+def _take_plan(engine: Engine, group: Group, options: Options, settle: HowToSettle) -> Plan[AskOutcome]:
     """Take, and wait if tokens were taken from the future. Whatever ends the wait early gives them back."""
     chain, request, here = group.chain, group.request, settle is SettleHere
     settled = group.result
@@ -143,14 +143,14 @@ def _take_plan(engine: Engine, group: Group, options: Options, settle: HowToSett
         settled = yield from settle_plan(engine, request, settle)
     answer = settled.answer
     if not answer.allowed or not (request.lease_id or answer.wait_ms):
-        return Outcome(chain, request.parts, answer, settled.max_wait_ms, degraded=here)
+        return AskOutcome(chain, request.parts, answer, settled.max_wait_ms, degraded=here)
     hold = None
     if request.lease_id:
         hold = engine.keep(HeldSlots(request, settled.asked_at, options.on_lost, here=here))
     if answer.wait_ms or options.record_lease:
         yield from _begin_plan(engine, group, answer, hold, options, settle)
     waited = settled.queued or bool(answer.wait_ms)
-    return Outcome(chain, request.parts, answer, settled.max_wait_ms, hold, here, waited)
+    return AskOutcome(chain, request.parts, answer, settled.max_wait_ms, hold, here, waited)
 
 
 def _begin_plan(

@@ -72,7 +72,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AskOutcome:
     """What became of a group, or of one ask of it.
 
     Without an answer: the store was unavailable and the policy is "allow", or there is an error.
@@ -86,17 +86,17 @@ class Outcome:
     degraded: bool = False
     waited: bool = False
     error: CorruptState | None = None
-    members: Sequence[Outcome] = ()  # of a group of several
+    members: Sequence[AskOutcome] = ()  # of a group of several
 
-    def by_ask(self, engine: Engine, group: Group) -> Outcome:
+    def by_ask(self, engine: Engine, group: Group) -> AskOutcome:
         """With the outcome of each ask, if the group has several: each has its own lease."""
         if len(group.asks) == 1:
             return self
         if self.answer is None:
-            members: Sequence[Outcome] = (self,) * len(group.asks)
+            members: Sequence[AskOutcome] = (self,) * len(group.asks)
         else:
             members = [_own(engine, member, self) for member in group.members]
-        return Outcome(
+        return AskOutcome(
             self.chain, self.parts, self.answer, self.max_wait_ms, None, self.degraded, self.waited, self.error, members
         )
 
@@ -144,7 +144,7 @@ def _joint(members: Sequence[Member]) -> Member:
     return Member(Chain(tuple(places), shape), tuple(parts.values()))
 
 
-def _own(engine: Engine, member: Member, joint: Outcome) -> Outcome:
+def _own(engine: Engine, member: Member, joint: AskOutcome) -> AskOutcome:
     hold = None
     if joint.hold is not None:
         engine.let_go(joint.hold)  # from now on each holds its own
@@ -156,4 +156,4 @@ def _own(engine: Engine, member: Member, joint: Outcome) -> Outcome:
                 hold.lose()
     assert joint.answer is not None
     answer = Answer(joint.answer.allowed, joint.answer.wait_ms, ())
-    return Outcome(member.chain, member.parts, answer, 0, hold, joint.degraded, joint.waited)
+    return AskOutcome(member.chain, member.parts, answer, 0, hold, joint.degraded, joint.waited)
