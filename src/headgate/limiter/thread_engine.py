@@ -160,22 +160,16 @@ class ThreadEngine(Engine):
         *,
         observe: bool = True,
     ) -> Decision[SyncLease]:
-        if observe and (self.observers.active or not self.warm) and self.observed():
-            ask = Ask(entity_id, resource, consume, limits)
-            with self.observers.deciding(named(self, (ask,))) as deciding:
-                decision = self.decide(entity_id, resource, consume, limits, options, observe=False)
-                deciding.decided((decision,))
-                return decision
-        if options is PLAIN and self.warm and not self.closed:
+        if options is PLAIN and self.warm and not (observe and self.observers.active):
             # The short cut past the plan, for the usual acquire.
-            chain = self.cache.get(entity_id, resource)
+            chain = self.chain_of(entity_id, resource)
             if chain is not None:
                 if limits is not None:
                     chain = chain.under(limits)
                 parts = chain.parts(consume)
                 if not chain.shape.has_slots:
                     if self.take is not None:
-                        return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock.now_ms()))
+                        return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
                     try:
                         return Decision(self, chain, parts, self._settle(chain.request(parts)))
                     except RateLimiterUnavailable as unavailable:
@@ -183,11 +177,17 @@ class ThreadEngine(Engine):
                         groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
                         (outcome,) = self.run(conclude_plan(self, groups, options))
                         return self.decision(outcome, options)
+        elif observe and self.observed():
+            ask = Ask(entity_id, resource, consume, limits)
+            with self.observers.deciding(named(self, (ask,))) as deciding:
+                decision = self.decide(entity_id, resource, consume, limits, options, observe=False)
+                deciding.decided((decision,))
+                return decision
         return self.decide_group([Ask(entity_id, resource, consume, limits)], options, observe=False)
 
     def decide_group(self, asks: Sequence[Ask], options: Options, *, observe: bool = True) -> Decision[SyncLease]:
         """All of the asks, or none. Corrupt state is an error."""
-        if observe and (self.observers.active or not self.warm) and self.observed():
+        if observe and self.observed():
             with self.observers.deciding(named(self, asks)) as deciding:
                 decision = self.decide_group(asks, options, observe=False)
                 deciding.decided((decision,))
@@ -200,13 +200,13 @@ class ThreadEngine(Engine):
     def decide_each(
         self, asks: Sequence[Ask | Sequence[Ask]], on_unavailable: OnUnavailable | None, *, observe: bool = True
     ) -> list[Decision[SyncLease]]:
-        if observe and (self.observers.active or not self.warm) and self.observed():
+        if observe and self.observed():
             with self.observers.deciding(named(self, asks)) as deciding:
                 decisions = self.decide_each(asks, on_unavailable, observe=False)
                 deciding.decided(decisions)
                 return decisions
         options = PLAIN if on_unavailable is None else Options(on_unavailable=on_unavailable)
-        if options is PLAIN and self.warm and not self.closed:
+        if options is PLAIN and self.warm:
             members = None if self.take is None else self.known_members(asks)
             if members is not None:
                 return self.take_each(members)
@@ -215,6 +215,6 @@ class ThreadEngine(Engine):
 
     def close(self) -> None:
         if not self.closed:
-            self.closed = True
+            self.closed, self.warm = True, False
             self.renewal.close(self.store_timeout)
             self.store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...core.decide import TAKE, Part, Parts, Request
@@ -28,7 +29,7 @@ class Shape:
     What every acquire needs of a shape is computed once and kept.
     """
 
-    __slots__ = ("_parts", "_variants", "has_slots", "levels", "on_unavailable", "own", "revisions", "sources")
+    __slots__ = ("_parts", "_variants", "has_slots", "last", "levels", "on_unavailable", "own", "revisions", "sources")
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Shape:
         self.own = own
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
         self._parts: dict[tuple[Any, ...], Parts] = {}
+        self.last: tuple[Any, Parts] = (None, ())  # what was consumed last, and its parts; threads share it
         self._variants: dict[tuple[Limit, ...], Shape] = {}
 
     def spread(self, amounts: Mapping[str, int]) -> Parts:
@@ -77,14 +79,23 @@ class Shape:
 class Chain:
     """Bucket keys, the entity's first, and the shape they have."""
 
-    __slots__ = ("keys", "shape")
+    __slots__ = ("_last", "keys", "shape")
 
     def __init__(self, keys: tuple[str, ...], shape: Shape) -> None:
         self.keys = keys
         self.shape = shape
+        # The limits that the last call brought, and the chain under them: one value, since threads share it.
+        self._last: tuple[Any, Chain] = (None, self)
 
     def under(self, limits: Iterable[Limit]) -> Chain:
-        return Chain(self.keys, self.shape.under(limits))
+        """Under limits that came with the call: mostly the same as the time before."""
+        given, under = self._last
+        if limits == given:
+            return under
+        under = Chain(self.keys, self.shape.under(limits))
+        if limits.__class__ is list or limits.__class__ is tuple:
+            self._last = (copy(limits), under)
+        return under
 
     def limits(self) -> Mapping[str, Limit]:
         """The entity's limits. An acquire with none is an error, not a pass."""
@@ -98,7 +109,17 @@ class Chain:
         return self.shape.levels[0]
 
     def parts(self, consume: Mapping[str, Any]) -> Parts:
-        """What `consume` takes from which level. Checked once for all who have this shape."""
+        """What `consume` takes from which level. Checked once for all chains of this shape."""
+        given, parts = self.shape.last
+        if consume == given:
+            for amount in consume.values():
+                if amount.__class__ is not int:  # True equals 1, and is no amount
+                    break
+            else:
+                return parts
+        return self._parts(consume)
+
+    def _parts(self, consume: Mapping[str, Any]) -> Parts:
         kept = self.shape._parts
         if consume is ONE_OF_EACH:
             consume = dict.fromkeys(self.limits(), 1)
@@ -115,6 +136,8 @@ class Chain:
             parts = self.shape.spread(self.amounts(consume))
             if len(kept) < _KEPT:
                 kept[place] = parts
+        if consume.__class__ is dict:
+            self.shape.last = (consume.copy(), parts)
         return parts
 
     def request(self, parts: Parts, max_wait_ms: int = 0, lease_id: str = "") -> Request:

@@ -35,7 +35,7 @@ def decide_plan(engine: Engine, asked: Sequence[Sequence[Ask]], options: Options
     for group in groups:
         yield from _resolve_plan(engine, group, options)
     engine.observers.refresh()
-    engine.warm = bool(engine.entered_until)
+    engine.warm = bool(engine.entered_until) and not engine.closed
     if len(groups) > 1:
         yield from _settle_together_plan([group for group in groups if group.result is None])
     return (yield from conclude_plan(engine, groups, options))

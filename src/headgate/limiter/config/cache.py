@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ...core.names import StoredId, bucket_key
 from ..acquire.chain import Chain, Shape
 from ..ids import ToStoredId
 
 _CAPACITY = 100_000
+_Chains: TypeAlias = "dict[tuple[str, str], tuple[float, Chain]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class ConfigCache:
         self._ttl_seconds = ttl_seconds
         self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
         self._now: Callable[[], float] = now_ms or time.monotonic
-        self._chains: dict[tuple[str, str], tuple[float, Chain]] = {}
+        self._chains: _Chains = {}
         self._shapes: dict[
             str, tuple[float, Shape, str, str]
         ] = {}  # with the parts of a key before and after the entity's id
@@ -48,20 +50,22 @@ class ConfigCache:
         self.generation = 0
 
     def get(self, entity_id: str, resource: str) -> Chain | None:
+        chains = self._chains  # before anything is read: what is kept in it goes with it when the cache is cleared
         try:
-            entry = self._chains.get((entity_id, resource)) if self._chains else None
+            entry = chains.get((entity_id, resource))
+            if entry is not None and self._now() < entry[0]:
+                self._hits += 1
+                return entry[1]
             common = self._shapes.get(resource)
         except TypeError:
             return None  # not strings: reading the chain raises the error
-        if entry is not None and self._now() < entry[0]:
-            self._hits += 1
-            return entry[1]
         if common is not None:
             until, shape, before, after = common
             if self._now() < until:
                 self._hits += 1
-                stored_id = self._stored_id
-                return Chain((f"{before}{stored_id(entity_id)}{after}",), shape)
+                chain = Chain((f"{before}{self._stored_id(entity_id)}{after}",), shape)
+                _keep(chains, (entity_id, resource), until, chain)
+                return chain
         self._misses += 1
         return None
 
@@ -78,10 +82,9 @@ class ConfigCache:
     def put(self, entity_id: str, resource: str, chain: Chain, generation: int) -> None:
         """Keep a chain, unless the cache was cleared since `generation`: the chain may be older."""
         self.on_unavailable = chain.shape.on_unavailable
+        chains = self._chains
         if self._ttl and generation == self.generation:
-            if len(self._chains) >= _CAPACITY:
-                self._chains.clear()
-            self._chains[entity_id, resource] = (self._now() + self._ttl, chain)
+            _keep(chains, (entity_id, resource), self._now() + self._ttl, chain)
 
     def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
         """The shape of every entity on the resource, if none has anything of its own."""
@@ -99,10 +102,17 @@ class ConfigCache:
         self._own_until = self._now() + self._ttl
 
     def clear(self) -> None:
+        # In this order: a thread that still sees the old chains keeps what it reads in vain.
         self.generation += 1
         self._own_until = 0.0
-        self._shapes.clear()
-        self._chains.clear()
+        self._shapes = {}
+        self._chains = {}
 
     def stats(self) -> CacheStats:
         return CacheStats(self._hits, self._misses, len(self._chains) + len(self._shapes), self._ttl_seconds)
+
+
+def _keep(chains: _Chains, place: tuple[str, str], until: float, chain: Chain) -> None:
+    if len(chains) >= _CAPACITY:
+        chains.clear()
+    chains[place] = (until, chain)
