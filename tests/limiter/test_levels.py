@@ -280,11 +280,11 @@ def test_the_stored_form_of_a_level_has_the_hashed_id() -> None:
     with SyncRateLimiter("memory://", hash_entity_ids=True) as limiter:
         stored = LimitLevel("ann", "chat").stored(limiter.engine)
         assert "ann" not in f"{stored} {stored.key('default')} {stored.index_key('default')}"
-        assert stored.stored(limiter) == stored
+        assert stored.stored(limiter.engine) == stored
         write_level(limiter, stored, StoredLimits(limits_of({"rpm": 3})))
         assert limiter.get_limits("ann", "chat") == limits_of({"rpm": 3})
         with pytest.raises(ValidationError, match="resource"):
-            LimitLevel("ann", "a#b").stored(limiter)
+            LimitLevel("ann", "a#b").stored(limiter.engine)
 
 
 names = st.text(st.characters(categories=["Ll", "Nd"], include_characters="-_./:"), min_size=1, max_size=12)
