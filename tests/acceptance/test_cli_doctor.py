@@ -75,7 +75,7 @@ def test_a_slow_store_is_a_warning_with_advice(inside: Cli, monkeypatch: pytest.
     found = inside.json("doctor")
     assert found["ok"], "a warning is no failure"
     assert _verdicts(found)["latency"] == "warn"
-    assert "run it nearer to the store" in _advice(found, "latency")
+    assert "run closer to the store" in _advice(found, "latency")
 
 
 def test_read_only_leaves_no_trace(inside: Cli) -> None:

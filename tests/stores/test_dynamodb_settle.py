@@ -100,6 +100,21 @@ def requests(draw: st.DrawFn) -> tuple[Any, ...]:
     second=st.tuples(limits, limits),
     batches=st.lists(st.tuples(st.integers(-500, 60_000), st.lists(requests(), min_size=1, max_size=5)), max_size=6),
 )
+@example(  # a take that is refused, and a penalty after it
+    first=((1, 1, 1), (1, 1, 1)),
+    second=((1, 1, 1), (1, 1, 2)),
+    batches=[
+        (
+            0,
+            [
+                (TAKE, [0, 1], ["x"], 0, 0, 0, False, 0),
+                (PEEK, [2, 1, 0], ["y"], 0, 0, 0, True, 0),
+                (TAKE, [2, 1, 0], ["y"], 2, 0, 0, False, 0),
+                (PENALIZE, [0], ["y"], 0, 0, 0, False, 0),
+            ],
+        )
+    ],
+)
 def test_every_batch_is_answered_like_by_the_memory_store(store: Any, first: Any, second: Any, batches: Any) -> None:
     known = [{name: Limit.from_stored(name, *shape) for name, shape in zip("xy", shapes)} for shapes in (first, second)]
     number, memory, now_ms = next(_entities), counting(), START_MS

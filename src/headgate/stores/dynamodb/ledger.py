@@ -6,9 +6,9 @@ For buckets, takes and refunds are added up and written as one difference of V.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...core.bucket import Bucket
 from ...core.decide import FORCE, RENEW, TAKE, Answer, Level, Mode, Part, Request, decide
@@ -83,6 +83,10 @@ class Ledger(ABC):
         """The state of a part's limit, after the decisions so far."""
 
     @abstractmethod
+    def _kept(self) -> MutableMapping[str, Any]:
+        """The states that this round has used so far, by limit."""
+
+    @abstractmethod
     def _note(self, part: Part, limit: Limit, request: Request) -> None:
         """A part took effect: note what to write, and on which condition."""
 
@@ -118,8 +122,16 @@ class Ledger(ABC):
     def look(self, request: Request, parts: Sequence[Part]) -> Answer:
         """The answer to these parts of a request, without effect."""
         parts = self._scaled(parts)
-        states = [copy(self._state(part)) for part in parts]
-        return decide(request._replace(parts=tuple(parts)), states, self.now_ms)
+        return decide(request._replace(parts=tuple(parts)), self._copies(parts), self.now_ms)
+
+    def _copies(self, parts: Sequence[Part]) -> list[Bucket | Slots]:
+        """Of the states. If the item lacks a limit, its state is not kept: a later request may have another limit."""
+        kept, stored = self._kept(), self._base.states
+        lacking = [part.limit.name for part in parts if part.limit.name not in kept and part.limit.name not in stored]
+        copies = [copy(self._state(part)) for part in parts]
+        for name in lacking:
+            kept.pop(name)
+        return copies
 
     def apply(self, request: Request, parts: Sequence[Part]) -> Answer:
         """Decide these parts of a request, with their effect on the item."""
@@ -150,8 +162,7 @@ class Ledger(ABC):
 
     def differs(self, parts: Sequence[Part]) -> bool:
         """Whether a request has a limit that replaces the stored one."""
-        for part in parts:
-            state = copy(self._state(part))
+        for part, state in zip(parts, self._copies(parts)):
             if state.limit != part.limit:
                 state.reshape(part.limit, part.revision)
                 if state.limit == part.limit:
@@ -213,6 +224,9 @@ class BucketLedger(Ledger):
     def _start_from(self, row: Row | None) -> None:
         self._base = row or NEW
         self._buckets: dict[str, Bucket] = {}
+
+    def _kept(self) -> MutableMapping[str, Any]:
+        return self._buckets
 
     def _state(self, part: Part) -> Bucket:
         name = part.limit.name

@@ -15,7 +15,7 @@ a new limit, a penalty, and changes of many leases write the whole item, on the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, MutableMapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, TAKE, Answer, Mode, Part, Request
@@ -233,6 +233,9 @@ class SlotLedger(Ledger):
     def _start_from(self, row: Row | None) -> None:
         self._base = row or NEW
         self._slots: dict[str, Slots] = {}
+
+    def _kept(self) -> MutableMapping[str, Any]:
+        return self._slots
 
     def _state(self, part: Part) -> Slots:
         name = part.limit.name

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 Server = TypeVar("Server", bound="ServerProcess")
 Group = TypeVar("Group", bound="ServerGroup")
