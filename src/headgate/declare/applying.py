@@ -17,7 +17,7 @@ from ..core.records import Change, Check, Delete, Put
 from ..limiter import keys
 from ..limiter.config.edits import Edit, write_limits_plan
 from ..limiter.engine import Engine
-from ..limiter.observe.audit import Action, told
+from ..limiter.observe.audit import Action, audit_event
 from ..plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan
 from ..stores.contract import MAX_CHANGES
 from .difference import Diff, Difference
@@ -167,7 +167,7 @@ def _checks_above(engine: Engine, diff: Diff, entity_id: StoredId, versions: dic
 def _event(engine: Engine, difference: Difference, actor: str | None) -> Sequence[Put]:
     item, before, after = difference.item, difference.before, difference.after
     action = _ACTIONS[item.kind, difference.kind]
-    return told(engine, action, entity_id=item.entity_id, before=before, after=after, actor=actor)
+    return audit_event(engine, action, entity_id=item.entity_id, before=before, after=after, actor=actor)
 
 
 def _check_childless_plan(engine: Engine, batch: _Batch) -> Plan[None]:

@@ -15,7 +15,7 @@ from ...plan import DeleteBuckets, Plan, Settle, Whole
 from ..config.limits import chain_plan
 from ..config.namespaces import register_plan
 from ..engine import Engine
-from ..observe.audit import tell_plan
+from ..observe.audit import audited_plan
 from ..observe.overview import all_buckets_plan
 from .chain import Chain, Shape
 
@@ -109,7 +109,7 @@ def penalize_plan(
         "factor": None if factor is None else keep_milli / MILLI,
     }
     penalize = penalize_chain_plan(chain, block_ms, keep_milli, own)
-    tell = partial(tell_plan, engine, "buckets.penalized", penalize, entity_id=stored_id, resource=resource)
+    tell = partial(audited_plan, engine, "buckets.penalized", penalize, entity_id=stored_id, resource=resource)
     yield from Whole(partial(tell, after=after, actor=actor))
     engine.observers.tell("penalized", entity_id=stored_id, resource=resource, seconds=seconds, factor=factor)
 
@@ -139,5 +139,5 @@ def reset_plan(engine: Engine, entity_id: str, resource: str, *, actor: str | No
     key = bucket_key(engine.namespace, stored_id, check_resource(resource))
     rows = yield from all_buckets_plan(engine, stored_id, resource)
     before = {state.limit.name: state.available_milli() // MILLI for row in rows for state in row.buckets}
-    tell = partial(tell_plan, engine, "buckets.reset", DeleteBuckets([key]), entity_id=stored_id, resource=resource)
+    tell = partial(audited_plan, engine, "buckets.reset", DeleteBuckets([key]), entity_id=stored_id, resource=resource)
     yield from Whole(partial(tell, before={"available": before}, actor=actor))

@@ -11,7 +11,7 @@ from ...core.records import ABSENT, Change, Delete, Put, Record
 from ...plan import GetRecords, Plan, WriteRecords
 from .. import keys
 from ..engine import Engine
-from ..observe.audit import told
+from ..observe.audit import audit_event
 from .levels import StoredLevel
 
 
@@ -37,7 +37,7 @@ class Edit(NamedTuple):
 
     def _events(self, engine: Engine, record: Record | None, actor: str | None) -> Sequence[Put]:
         set_, deleted = self.level.actions
-        return told(
+        return audit_event(
             engine,
             deleted if self.value is None else set_,
             entity_id=self.level.entity_id,

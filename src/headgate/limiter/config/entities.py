@@ -13,7 +13,7 @@ from ...plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, W
 from ...stores.contract import MAX_CHANGES
 from .. import keys
 from ..engine import Engine
-from ..observe.audit import told
+from ..observe.audit import audit_event
 from .edits import corrupt_value, described, known_version, write_limits_plan
 from .levels import StoredLimits, inherits, stored_limits
 from .limits import MAX_ANCESTORS
@@ -53,7 +53,7 @@ def create_entity_plan(
     if parent_id is not None:
         changes += yield from _check_parent_plan(engine, entity_id, parent_id)
         changes.append(Put(keys.child_key(engine.namespace, parent_id, entity_id), {}))
-    changes += told(engine, "entity.created", entity_id=entity_id, after=value, actor=actor)
+    changes += audit_event(engine, "entity.created", entity_id=entity_id, after=value, actor=actor)
     try:
         yield from WriteRecords(changes)
     except VersionConflict as conflict:
@@ -102,7 +102,7 @@ def update_entity_plan(
         if new_parent is not None:
             changes += yield from _check_parent_plan(engine, entity_id, new_parent)
             changes.append(Put(keys.child_key(engine.namespace, new_parent, entity_id), {}))
-    changes += told(engine, "entity.updated", entity_id=entity_id, before=record.value, after=value, actor=actor)
+    changes += audit_event(engine, "entity.updated", entity_id=entity_id, before=record.value, after=value, actor=actor)
     yield from WriteRecords(changes)
     engine.cache.clear()
     engine.cache.note_entities_have_their_own()  # a list may be stale
@@ -128,7 +128,7 @@ def delete_entity_plan(engine: Engine, entity_id: str, *, actor: str | None = No
         changes.append(Delete(keys.child_key(namespace, StoredId(parent_id), entity_id)))
     stored = yield from _stored_limits_plan(engine, entity_id, even_corrupt=True)
     before = {**(corrupt_value(record) or record.value), **_described(stored)}
-    changes += told(engine, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
+    changes += audit_event(engine, "entity.deleted", entity_id=entity_id, before=before, actor=actor)
     room = MAX_CHANGES - 1 - len(changes)  # one is the revision
     limits = yield from _delete_limits_plan(engine, record, stored, room)
     yield from write_limits_plan(engine, [], [*changes, *limits])

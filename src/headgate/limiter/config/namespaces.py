@@ -22,7 +22,7 @@ from ...core.records import ABSENT, Delete, Page, Put, Record
 from ...plan import CountStored, GetRecords, ListRecords, ListStored, Plan, Purge, SingleFlight, WriteRecords
 from .. import keys
 from ..engine import Engine
-from ..observe.audit import Action, told
+from ..observe.audit import Action, audit_event
 
 Status: TypeAlias = Literal["active", "deleted", "purging"]
 KEPT_SECONDS = 60.0  # how long a limiter relies on its namespace before it checks again
@@ -136,7 +136,7 @@ def purge_namespace_plan(engine: Engine, name: str, *, confirm: str, actor: str 
     while some := (yield from Purge(name)):
         removed += some
         yield from _check_still_plan(record.key, record.version + 1)
-    gone = told(
+    gone = audit_event(
         engine, "namespace.purged", before=record.value, after={"removed": removed}, actor=actor, namespace=name
     )
     yield from WriteRecords([Delete(record.key, record.version + 1), *gone])
@@ -162,7 +162,7 @@ def purge_orphan_plan(engine: Engine, name: str, *, confirm: str, actor: str | N
     if name not in (yield from list_orphans_plan(engine)):
         raise NamespaceNotFound(f"{name!r} is not an orphan: list_orphans() lists them")
     yield from _check_confirmed_plan(name, confirm)
-    yield from WriteRecords(told(engine, "namespace.purged", actor=actor, namespace=name))
+    yield from WriteRecords(audit_event(engine, "namespace.purged", actor=actor, namespace=name))
     removed = 0
     while some := (yield from Purge(name)):
         removed += some
@@ -197,7 +197,7 @@ def _write_plan(
         "deleted": "namespace.deleted",
         "recovered": "namespace.recovered",
     }
-    event = told(engine, actions[what], after={"status": change.value["status"]}, actor=actor, namespace=name)
+    event = audit_event(engine, actions[what], after={"status": change.value["status"]}, actor=actor, namespace=name)
     yield from WriteRecords([change, *event])
     if what != "registered":
         engine.leave(name)

@@ -14,7 +14,7 @@ from ...core.records import Change, Delete, Page, Put, Record
 from ...plan import DeleteBuckets, GetRecords, ListBuckets, ListRecords, Plan, WriteRecords
 from .. import keys
 from ..engine import Engine
-from ..observe.audit import tell_plan, told
+from ..observe.audit import audit_event, audited_plan
 from ..observe.overview import all_buckets_plan
 from .edits import write_limits_plan
 from .levels import StoredLevel
@@ -109,17 +109,17 @@ def _still_corrupt_plan(engine: Engine, error: CorruptState) -> Plan[Record | No
 def _repair_buckets_plan(engine: Engine, error: CorruptState, actor: str | None) -> Plan[None]:
     place: dict[str, Any] = {"entity_id": error.entity_id, "resource": error.resource}
     delete = DeleteBuckets([bucket_key(engine.namespace, StoredId(error.entity_id), error.resource)])
-    yield from tell_plan(engine, "state.repaired", delete, **place, before={"corrupt": error.why}, actor=actor)
+    yield from audited_plan(engine, "state.repaired", delete, **place, before={"corrupt": error.why}, actor=actor)
 
 
 def _repair_record_plan(engine: Engine, record: Record, error: CorruptState, actor: str | None) -> Plan[None]:
     namespace, before = engine.namespace, {"record": record.key, "corrupt": record.flaw}
     if record.key == keys.namespace_key(namespace):
-        event = told(engine, "state.repaired", before=before, actor=actor, namespace=namespace)
+        event = audit_event(engine, "state.repaired", before=before, actor=actor, namespace=namespace)
         yield from WriteRecords([Put(record.key, _namespace_value(engine, record.value)), *event])
         engine.leave(namespace)
         return
-    event = told(engine, "state.repaired", before=before, actor=actor)
+    event = audit_event(engine, "state.repaired", before=before, actor=actor)
     if record.key == keys.revision_key(namespace):
         yield from WriteRecords([Put(record.key, {"revision": engine.clock.now_ms()}), *event])
         return

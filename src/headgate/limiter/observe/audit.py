@@ -86,7 +86,7 @@ def check_actor(value: Any) -> str:
     return value
 
 
-def told(
+def audit_event(
     engine: Engine,
     action: Action,
     *,
@@ -125,7 +125,7 @@ def told(
     return [Put(place, value, expires_at_ms=at_ms + engine.audit_ms) for place in places]
 
 
-def tell_plan(
+def audited_plan(
     engine: Engine,
     action: Action,
     do: Iterable[Any],
@@ -137,7 +137,7 @@ def tell_plan(
     actor: str | None = None,
 ) -> Plan[None]:
     """Make a change that is not one of records, with its event: neither is there without the other."""
-    event = told(engine, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
+    event = audit_event(engine, action, entity_id=entity_id, resource=resource, before=before, after=after, actor=actor)
     if event:
         yield from WriteRecords(event)
     try:
