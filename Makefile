@@ -43,7 +43,7 @@ demo: .venv/cli
 
 test: .venv/dev
 	@$(MAKE) --no-print-directory -j 2 lint servers
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 6 --dist worksteal
 
 stress: .venv/dev servers
 	HEADGATE_STRESS=1 $(BIN)/python -m pytest tests/load/test_slots_stress.py --timeout 600

@@ -32,6 +32,18 @@ def test_bad_amount_is_an_error_after_a_good_one(limiter: Any, bad: Any) -> None
     assert limiter.available("e", "r", [RPM]) == {"rpm": 57}
 
 
+@pytest.mark.parametrize("consume", [None, {}, "rpm", 1, []])
+def test_consume_that_names_nothing_is_an_error_before_and_after_a_good_one(limiter: Any, consume: Any) -> None:
+    for resource in ("r", "new"):
+        with pytest.raises(ValidationError, match="consume"):
+            limiter.try_acquire("e", resource, consume, [RPM])
+    with SyncRateLimiter("memory://", limits=[RPM]) as fresh:
+        fresh.try_acquire("e", "r", {"rpm": 1})
+        fresh.engine.cache.get("e", "r").shape.last = Shape([], []).last
+        with pytest.raises(ValidationError, match="consume"):
+            fresh.try_acquire("e", "r", consume)
+
+
 def test_limits_that_the_caller_changes_are_seen(limiter: Any) -> None:
     limits = [RPM]
     limiter.try_acquire("e", "r", {"rpm": 1}, limits)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .options import OnUnavailable
 
 _KEPT = 64
+_NEVER = object()  # equal to nothing that a caller passes
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
 
 
@@ -46,7 +47,7 @@ class Shape:
         self.own = own
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
         self._parts: dict[tuple[Any, ...], Parts] = {}
-        self.last: tuple[Any, Parts] = (None, ())  # what was consumed last, and its parts; threads share it
+        self.last: tuple[Any, Parts] = (_NEVER, ())  # what was consumed last, and its parts; threads share it
         self._variants: dict[tuple[Limit, ...], Shape] = {}
 
     def spread(self, amounts: Mapping[str, int]) -> Parts:
@@ -85,7 +86,7 @@ class Chain:
         self.keys = keys
         self.shape = shape
         # The limits that the last call brought, and the chain under them: one value, since threads share it.
-        self._last: tuple[Any, Chain] = (None, self)
+        self._last: tuple[Any, Chain] = (_NEVER, self)
 
     def under(self, limits: Iterable[Limit]) -> Chain:
         """Under limits that came with the call: mostly the same as the time before."""

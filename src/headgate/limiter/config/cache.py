@@ -47,6 +47,7 @@ class ConfigCache:
         self._own_until = 0.0
         self.on_unavailable: str | None = None  # the stored policy as last read: in an outage it cannot be read again
         self._hits = self._misses = 0
+        self._read = 0  # chains that were read, not made from a shape
         self.generation = 0
 
     def get(self, entity_id: str, resource: str) -> Chain | None:
@@ -84,6 +85,7 @@ class ConfigCache:
         self.on_unavailable = chain.shape.on_unavailable
         chains = self._chains
         if self._ttl and generation == self.generation:
+            self._read += (entity_id, resource) not in chains
             _keep(chains, (entity_id, resource), self._now() + self._ttl, chain)
 
     def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
@@ -107,9 +109,11 @@ class ConfigCache:
         self._own_until = 0.0
         self._shapes = {}
         self._chains = {}
+        self._read = 0
 
     def stats(self) -> CacheStats:
-        return CacheStats(self._hits, self._misses, len(self._chains) + len(self._shapes), self._ttl_seconds)
+        size = min(self._read, len(self._chains)) + len(self._shapes)
+        return CacheStats(self._hits, self._misses, size, self._ttl_seconds)
 
 
 def _keep(chains: _Chains, place: tuple[str, str], until: float, chain: Chain) -> None:
