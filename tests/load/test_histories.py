@@ -22,7 +22,7 @@ from history_worker import CHILDREN, PARENT, RATE
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
 ROUNDS = 6 if STRESS else 1
-CALM_SECONDS = 2.0  # before the first fault nothing is in doubt, and one token too much is found
+CALM_SECONDS = 1.0  # before the first fault nothing is in doubt, and one token too much is found
 # A call that nobody has an answer to is done by then, or never: the longest pause of a server, and much more.
 DOUBT_NS = 8_000 * NS_PER_MS
 Record = Callable[[str, object], None]

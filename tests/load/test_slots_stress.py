@@ -21,7 +21,7 @@ from slots_worker import CONSUME, ENTITY, LIMITS, LONG_ENOUGH, RESOURCE, SLOTS, 
 from headgate import RateLimiter, SyncRateLimiter
 
 STRESS = os.environ.get("HEADGATE_STRESS") == "1"
-SECONDS = 9.0 if STRESS else 1.5
+SECONDS = 9.0 if STRESS else 1.0
 LEAST_KILLS = 3
 TTL_SECONDS = SLOTS.period_ms / 1000
 Record = Callable[[str, object], None]

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from dynamodb_clients import adding, create_table, total
 
-from headgate.testing.servers.process import eventually, free_port
+from headgate.testing.servers.process import eventually
 from local_servers.dynamodb import (
     DynamoDBLocal,
     Dynoxide,
@@ -89,14 +88,6 @@ class TestEngine:
             assert table in tables(engine)
             assert table not in tables(engine, aws_access_key_id="123456789012")
 
-    def test_two_engines_of_a_kind_share_no_tables(self, kind: type[Engine], request: pytest.FixtureRequest) -> None:
-        first: Engine = request.getfixturevalue(request.node.callspec.params["kind"])
-        with kind() as second, closing(second.client()) as client:
-            assert second.port != first.port
-            table = create_table(client)
-            assert tables(second) == [table]
-            assert table not in tables(first)
-
     def test_engine_is_paused_resumed_killed_and_started_again(self, kind: type[Engine]) -> None:
         with kind() as engine:
             port, pid = engine.port, engine.pid
@@ -122,16 +113,6 @@ class TestEngine:
             assert not lives(pid)
             assert is_free(port)
         assert not engine.folder.exists()
-
-    def test_a_port_that_is_taken_meanwhile_is_not_used(
-        self, kind: type[Engine], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        another: Engine = request.getfixturevalue(request.node.callspec.params["kind"])
-        with socket.create_server(("127.0.0.1", free_port())) as silent:
-            ports = iter([another.port, silent.getsockname()[1], free_port(), free_port()])
-            monkeypatch.setattr("local_servers.dynamodb.engine.free_port", lambda: next(ports))
-            with kind() as engine:
-                assert engine.port not in (another.port, silent.getsockname()[1])
 
     def test_one_that_fails_shows_what_it_wrote(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         program = tmp_path / "node_modules/@dynoxide/any/dynoxide"
@@ -177,21 +158,6 @@ def run_function(engine: Engine) -> Any:
     return answer
 
 
-class TestFunctions:
-    """ministack runs them as processes of their own."""
-
-    def test_one_finds_the_tables_and_ends_with_the_engine(self, own_ministack: Ministack) -> None:
-        before = set(Path(tempfile.gettempdir()).glob("ministack*"))
-        with closing(own_ministack.client()) as client:
-            table = create_table(client)
-        found = run_function(own_ministack)
-        assert found["tables"] == [table]
-        assert lives(found["pid"])
-        own_ministack.kill()
-        eventually(lambda: not lives(found["pid"]), "the function has ended")
-        assert set(Path(tempfile.gettempdir()).glob("ministack*")) == before
-
-
 class TestNothingIsLeft:
     """When the process that started an engine is killed."""
 
@@ -219,10 +185,7 @@ def report(*pids):
                 if lives(pid):
                     os.kill(pid, signal.SIGKILL)
 
-    def test_engine_and_folder_go_with_a_killed_process(self, kind: type[Engine]) -> None:
-        self.check(f"engine = {kind.__name__}()\nreport()")
-
-    def test_it_is_killed_while_a_function_runs(self, own_ministack: Ministack) -> None:
+    def test_engine_its_function_and_its_folder_go_with_a_killed_process(self, ministack: Engine) -> None:
         self.check(
             "from test_dynamodb_engines import run_function\nengine = Ministack()\nreport(run_function(engine)['pid'])"
         )
