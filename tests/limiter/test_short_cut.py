@@ -56,6 +56,25 @@ def test_limits_that_the_caller_changes_are_seen(limiter: Any) -> None:
         limiter.try_acquire("e", "r", {"tpm": 1}, limits)
 
 
+class EqualDict(dict[str, int]):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class EqualList(list[Limit]):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_values_that_claim_to_equal_anything_are_read_themselves(limiter: Any) -> None:
+    assert not limiter.try_acquire("e", "r", EqualDict({"rpm": 58}), [RPM])
+    assert not limiter.try_acquire("e", "r", {"rpm": 1}, EqualList([Limit.per_minute("rpm", 3)]))
+
+
 def test_amounts_that_the_caller_changes_are_seen(limiter: Any) -> None:
     consume = {"rpm": 2}
     limiter.try_acquire("e", "r", consume, [RPM])

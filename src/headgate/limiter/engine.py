@@ -19,6 +19,7 @@ from ..core.limit import Limit, by_name
 from ..core.names import REGISTRY, check_namespace, shown_url
 from ..core.usage import DAY_MS
 from ..plan import StoreCall
+from ..stores.contract import AsyncStore, Store
 from .acquire.breaker import Breaker
 from .acquire.chain import ONE_OF_EACH, Chain
 from .acquire.decision import Decision, JointDecision
@@ -106,6 +107,7 @@ class Engine(ABC):
         self.observers = Observers(on_event)
         self.breaker = Breaker(str(shown_url(url)), self.observers)
         self.fallback = Fallback(self.namespace)
+        self.store: Store | AsyncStore
         self.slot_queues: SlotQueues
         self.renewal: Any
         self.take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
@@ -158,8 +160,7 @@ class Engine(ABC):
 
     def now_ms(self) -> int | None:
         """None: the store's own clock decides."""
-        own_clock: bool = self.store.own_clock  # type: ignore[attr-defined]
-        return None if own_clock and not self.clock_given else self.clock.now_ms()
+        return None if self.store.own_clock and not self.clock_given else self.clock.now_ms()
 
     def check_open(self) -> None:
         if self.closed:

@@ -26,6 +26,7 @@ from ..plan import (
     to_the_end,
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
+from ..stores.contract import AsyncStore
 from .acquire.chain import Chain
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
@@ -47,6 +48,8 @@ R = TypeVar("R")
 
 
 class TaskEngine(Engine):
+    store: AsyncStore
+
     def open(self) -> None:
         store = self.store = open_async_store(self.url, self.store_timeout)
         store.usage_ms = self.usage_ms

@@ -25,6 +25,7 @@ from ..plan import (
     run,
 )
 from ..stores import InProcessStore, open_store
+from ..stores.contract import Store
 from .acquire.chain import Chain
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 
 class ThreadEngine(Engine):
+    store: Store
+
     def open(self) -> None:
         store = self.store = open_store(self.url, self.store_timeout)
         store.usage_ms = self.usage_ms

@@ -10,7 +10,7 @@ from ...core.decide import TAKE, Part, Parts, Request
 from ...core.errors import LimitNotFound, SlotsNotWhole, ValidationError
 from ...core.limit import Limit, by_name
 from ...core.names import parse_bucket_key
-from ...core.units import MILLI, amount_to_milli
+from ...core.units import MILLI, amount_to_milli, from_milli, signed_tokens_to_milli
 from ..leases.held_slots import RECORDED
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Chain:
     def under(self, limits: Iterable[Limit]) -> Chain:
         """Under limits that came with the call: mostly the same as the time before."""
         given, under = self._last
-        if limits == given:
+        if limits.__class__ is given.__class__ and limits == given:  # a class of its own may have its own `==`
             return under
         under = Chain(self.keys, self.shape.under(limits))
         if limits.__class__ is list or limits.__class__ is tuple:
@@ -112,7 +112,7 @@ class Chain:
     def parts(self, consume: Mapping[str, Any]) -> Parts:
         """What `consume` takes from which level. Checked once for all chains of this shape."""
         given, parts = self.shape.last
-        if consume == given:
+        if consume.__class__ is dict and consume == given:
             for amount in consume.values():
                 if amount.__class__ is not int:  # True equals 1, and is no amount
                     break
@@ -162,6 +162,18 @@ class Chain:
         if milli % MILLI and self.shape.levels[0][name].is_concurrent:
             raise SlotsNotWhole(f"amount of {name!r} must be a whole number of slots, not {amount!r}")
         return milli
+
+    def check_release(self, amounts: Mapping[str, Any], taken_milli: Mapping[str, int]) -> dict[str, int]:
+        """Millitokens by limit name: no more of each than was taken."""
+        self.check_names(amounts)
+        released = {}
+        for name, amount in amounts.items():
+            milli = self.check_whole(name, signed_tokens_to_milli(amount, f"amount of {name!r}"), amount)
+            taken = taken_milli.get(name, 0)
+            if not 0 <= milli <= taken:
+                raise ValidationError(f"cannot release {amount!r} of {name!r}: the lease holds {from_milli(taken)}")
+            released[name] = milli
+        return released
 
     def check_tokens(self, names: Mapping[str, Any]) -> None:
         """Names of limits that can be corrected. What is held as slots cannot."""

@@ -150,15 +150,7 @@ def _check_amounts(amounts: Any) -> None:
 
 def _part_of(found: _Found, amounts: Mapping[str, Any]) -> dict[str, int]:
     _check_amounts(amounts)
-    found.chain.check_names(amounts)
-    back = {}
-    for name, amount in amounts.items():
-        milli = found.chain.check_whole(name, signed_tokens_to_milli(amount, f"amount of {name!r}"), amount)
-        taken = found.amounts.get(name, 0)
-        if not 0 <= milli <= taken:
-            raise ValidationError(f"cannot release {amount!r} of {name!r}: the lease holds {from_milli(taken)}")
-        back[name] = milli
-    return back
+    return found.chain.check_release(amounts, found.amounts)
 
 
 def _written_plan(change: Change) -> Plan[bool]:

@@ -172,15 +172,8 @@ class BaseLease(PlanMethods):
         self._check_active()
         if not self._counts:
             return
-        self._chain.check_names(amounts)
-        given = {}
-        for name, amount in amounts.items():
-            milli = self._chain.check_whole(name, signed_tokens_to_milli(amount, f"amount of {name!r}"), amount)
-            taken = self._taken_milli.get(name, 0)
-            if not 0 <= milli <= taken:
-                raise ValidationError(f"cannot release {amount!r} of {name!r}: the lease holds {from_milli(taken)}")
-            given[name] = -milli
-        yield from self._correct_plan(given)
+        released = self._chain.check_release(amounts, self._taken_milli)
+        yield from self._correct_plan({name: -milli for name, milli in released.items()})
 
     def _renew_plan(self) -> Plan[bool]:
         """Hold on to the slots for as long again. It is done in the background too. False if they are lost."""
