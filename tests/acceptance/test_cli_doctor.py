@@ -86,6 +86,15 @@ def test_read_only_leaves_no_trace(inside: Cli) -> None:
     assert inside.json("namespace", "list") == []
 
 
+def test_limits_of_an_entity_on_a_resource_without_defaults_are_checked(inside: Cli) -> None:
+    inside("limits", "set", "acme", "rpm=5/minute", "usd=0.5/day", "--resource", "llm")
+    found = inside.json("doctor")
+    assert [one["found"] for one in found["findings"] if one["check"] == "limits"] == [
+        "stored at 1 level",
+        "usd of acme on llm is 0.5/day: a request for 1 never passes",
+    ]
+
+
 def test_limits_that_cannot_work_are_a_warning_with_advice(inside: Cli) -> None:
     inside("namespace", "register", "default")
     assert "headgate system set" in _advice(inside.json("doctor"), "limits")

@@ -18,7 +18,7 @@ from ...core.names import shown_url
 from ...core.records import Page
 from ...limiter import SyncRateLimiter
 from ...limiter.config.levels import LimitLevel
-from ...limiter.config.limits import read_level
+from ...limiter.config.limits import list_entity_levels, read_level
 from ...stores import open_store
 from ...stores.health import Finding, examine, read_clock
 from ..options import remove_namespace
@@ -177,7 +177,7 @@ def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
     more = ", and more that were not checked" if len(levels) > _LOOKED_AT else ""
     alone = sum(not limits.inherit for _, limits in stored)
     inherit = f", of which {number(alone)} inherit nothing" if alone else ""
-    yield Finding("limits", "ok", f"stored at {number(len(stored))} levels{inherit}{more}")
+    yield Finding("limits", "ok", f"stored at {number(len(stored))} level{'s' * (len(stored) != 1)}{inherit}{more}")
     for level, limits in stored:
         for limit in limits:
             if limit.capacity < 1:
@@ -191,9 +191,7 @@ def _levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
     resources = list(islice(all_pages(lambda cursor: limiter.list_resources_with_defaults(cursor=cursor)), _LOOKED_AT))
     for resource in resources:
         yield LimitLevel(resource=resource)
-    for on in (None, *resources):
-        for entity_id in all_pages(partial(own_limits_page, limiter, on)):
-            yield LimitLevel(entity_id, on)
+    yield from all_pages(partial(list_entity_levels, limiter))
 
 
 def own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str | None) -> Page[str]:

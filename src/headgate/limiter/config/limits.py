@@ -310,6 +310,14 @@ def write_level_plan(
     return (yield from _edit_plan(engine, level.stored(engine), value, expected_version, actor))
 
 
+def list_entity_levels_plan(engine: Engine, cursor: str | None = None) -> Plan[Page[StoredLevel]]:
+    """All levels of entities that have limits, by stored id."""
+    namespace = engine.namespace
+    page = yield from ListRecords(keys.entities_limits_prefix(namespace), cursor, even_corrupt=True)
+    return Page([StoredLevel.from_key(namespace, record.key) for record in page], page.cursor)
+
+
+list_entity_levels = blocking(list_entity_levels_plan)
 read_level, aread_level = blocking(read_level_plan), coroutine(read_level_plan)
 write_level, awrite_level = blocking(write_level_plan), coroutine(write_level_plan)
 
