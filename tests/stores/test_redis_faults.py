@@ -271,8 +271,9 @@ def test_task_cancelled_at_the_deadline_ends_cancelled(first: bool, own_redis_se
             own_redis_server.pause()
             task = asyncio.create_task(limiter.try_acquire(*WISH))
             await asyncio.sleep(0)
-            (alarm,) = limiter.engine.store._wire.timer._alarms  # type: ignore[attr-defined]
-            asyncio.get_running_loop().call_at(alarm.at - 1e-6 if first else alarm.at, task.cancel)
+            (connection,) = limiter.engine.store._wire._pipelined.values()  # type: ignore[attr-defined]
+            ((at, _),) = connection._calls
+            asyncio.get_running_loop().call_at(at - 1e-6 if first else at, task.cancel)
             await asyncio.wait([task])
             assert task.cancelled()
 

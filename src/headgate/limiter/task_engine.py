@@ -26,7 +26,7 @@ from ..plan import (
     to_the_end,
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
-from ..stores.contract import AsyncStore
+from ..stores.contract import AsyncStore, Landed, OverlappingStore
 from .acquire.chain import Chain
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
@@ -70,8 +70,10 @@ class TaskEngine(Engine):
                 lambda batch: settle_each(lambda some: self._ask_here(some, self.now_ms()), batch)
             )
         else:
-            coalescer = TaskCoalescer(self._settle_batch, together=self.coalesce)
+            starts = self._start_batch if hasattr(store, "start") else None
+            coalescer = TaskCoalescer(self._settle_batch, together=self.coalesce, start=starts)
             self._settle, self._settle_each = coalescer.settle, coalescer.settle_each
+            self._submit, self._withdraw = coalescer.submit, coalescer.let_go
             self._enter, self._drain = coalescer.enter, coalescer.drain
 
     def wire(self) -> None:
@@ -150,6 +152,12 @@ class TaskEngine(Engine):
     async def _settle_batch(self, batch: Sequence[Request]) -> list[Answer]:
         return await self._guarded(self._ask, batch, self.now_ms())
 
+    def _start_batch(self, batch: Sequence[Request], landed: Landed) -> bool:
+        """Send it at once, if all is well and nothing has to be measured."""
+        if self.breaker.failing or self.observers.watched:
+            return False
+        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), landed)
+
     async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call the store, unless the breaker is open."""
         self.breaker.check()
@@ -188,8 +196,12 @@ class TaskEngine(Engine):
                 if not chain.shape.has_slots:
                     if self.take is not None:
                         return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
+                    entry = self._submit(chain.plain_request(parts))
                     try:
-                        return Decision(self, chain, parts, await self._settle(chain.request(parts)))
+                        return Decision(self, chain, parts, await entry)
+                    except asyncio.CancelledError:
+                        await self._withdraw((entry,))
+                        raise
                     except RateLimiterUnavailable as unavailable:
                         asks = (Ask(entity_id, resource, consume, limits),)
                         groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
@@ -229,7 +241,7 @@ class TaskEngine(Engine):
             if members is not None and self.take is not None:
                 return self.take_each(members)
             if members:
-                results = await self._settle_each([chain.request(parts) for chain, parts in members])
+                results = await self._settle_each([chain.plain_request(parts) for chain, parts in members])
                 if (answered := self.decisions(members, results)) is not None:
                     return answered
                 groups = settled_groups(asks, members, results, options)

@@ -43,7 +43,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import HeadgateError, PartlyAnswered
@@ -139,6 +139,18 @@ def _as_plan(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], Plan[T]]]:
     return lambda declared: declared
+
+
+# What becomes of a batch that was sent by `start`: the answers, or a coroutine that has to be awaited for them.
+Landed: TypeAlias = "Callable[[Sequence[Answer | HeadgateError], Coroutine[Any, Any, list[Answer]] | None], None]"
+
+
+class OverlappingStore(Protocol):
+    """A store for coroutines that can have several batches in progress, and does them in the order they were sent."""
+
+    def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
+        """Send a batch without waiting for anything. False: it was not sent, and `settle` has to do it."""
+        ...
 
 
 class AsyncStore(Protocol):

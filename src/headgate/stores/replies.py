@@ -45,6 +45,10 @@ def read_answers(
             at += 2
             continue
         if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
+            if passed == 1 == len(parts):
+                answers[members[0]] = Answer(True, 0, ((reply[at], 0),))
+                at += 1
+                continue
             lefts, at = reply[at : at + len(parts)], at + len(parts)
             _answer_passed(answers, members, parts, lefts)
             continue

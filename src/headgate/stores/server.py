@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -159,8 +159,11 @@ class AsyncServerStore(_Planned[A], CoroutineMethods):
     async def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         call = self._new_call(self._wire)
         call.to_the_end = True
+        return await self._whole(self._settle(batch, now_ms, call), call)
+
+    async def _whole(self, answering: Coroutine[Any, Any, list[Answer]], call: A) -> list[Answer]:
         try:
-            answers = await self._settle(batch, now_ms, call)
+            answers = await answering
         except Exception as error:
             if call.cancelled is None:
                 raise

@@ -44,6 +44,11 @@ class Breaker:
     def _away(self) -> bool:
         return self.state != "closed"
 
+    @property
+    def failing(self) -> bool:
+        """The last call failed."""
+        return self._failures > 0
+
     def check(self) -> None:
         """Raise at once if the store is known to be away."""
         if not self._away:

@@ -80,13 +80,14 @@ class Shape:
 class Chain:
     """Bucket keys, the entity's first, and the shape they have."""
 
-    __slots__ = ("_last", "keys", "shape")
+    __slots__ = ("_last", "_request", "keys", "shape")
 
     def __init__(self, keys: tuple[str, ...], shape: Shape) -> None:
         self.keys = keys
         self.shape = shape
         # The limits that the last call brought, and the chain under them: one value, since threads share it.
         self._last: tuple[Any, Chain] = (_NEVER, self)
+        self._request: Request | None = None  # the last plain take
 
     def under(self, limits: Iterable[Limit]) -> Chain:
         """Under limits that came with the call: mostly the same as the time before."""
@@ -140,6 +141,13 @@ class Chain:
         if consume.__class__ is dict:
             self.shape.last = (consume.copy(), parts)
         return parts
+
+    def plain_request(self, parts: Parts) -> Request:
+        """The request that takes the parts, without waiting and without slots: mostly the same as the time before."""
+        request = self._request
+        if request is None or request.parts is not parts:
+            request = self._request = Request(TAKE, self.keys, parts)
+        return request
 
     def request(self, parts: Parts, max_wait_ms: int = 0, lease_id: str = "") -> Request:
         """The request that takes the parts."""

@@ -1,11 +1,16 @@
-"""Coalescing for tasks (see `coalesce.py`)."""
+"""Coalescing for tasks (see `coalesce.py`).
+
+A store that can have several batches in progress has two: while the server works on one, the answers of the other are
+handed out, and its callers ask again. As soon as half of all callers have asked, their batch leaves.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ...core.decide import Answer, Mode, Request, refund
 from ...core.errors import (
@@ -17,38 +22,54 @@ from ...core.errors import (
     Unanswered,
     ValidationError,
 )
-from ...stores import CancelledLate, LostThenCancelled, SettledThenCancelled
+from ...stores import LostThenCancelled, SettledThenCancelled
+from ...stores.contract import Landed
 from .coalesce import INTERRUPTED, MAX_BATCH, WITHDRAWN
 
+MOST_FLIGHTS = 2
 
-class _TaskEntry:
-    __slots__ = ("_landed", "answer", "future", "over", "request", "sent")
+if TYPE_CHECKING:
+    _Future = asyncio.Future[Answer]
+else:
+    _Future = asyncio.Future
 
-    def __init__(self, request: Request, future: asyncio.Future[Answer]) -> None:
-        self.request = request
-        self.future = future  # cancelled if the caller is gone
-        self.answer: Answer | None = None
-        self.sent = False
-        self.over = False  # it has landed, with an answer or an error
-        self._landed: asyncio.Future[None] | None = None  # for a caller that was cancelled, whose future is gone
+
+class _TaskEntry(_Future):
+    """A request, and the future that its caller awaits: cancelled if the caller is gone."""
+
+    request: Request
+    ended = False  # it has landed, or was withdrawn, after its caller was gone
+    _landed: asyncio.Future[None] | None = None  # for a caller that is gone, and waits for the landing
+
+    @property
+    def over(self) -> bool:
+        return self.ended or (self.done() and not self.cancelled())
+
+    @property
+    def taken(self) -> bool:
+        """It has an answer, and took something."""
+        if not self.done() or self.cancelled() or self.exception() is not None:
+            return False
+        return self.request.mode is Mode.TAKE and self.result().allowed
 
     def land(self, answer: Answer | None, error: Exception | None) -> None:
         """With an answer, or with an error instead."""
-        self.answer = answer
-        self.over = True
-        if self._landed is not None and not self._landed.done():
-            self._landed.set_result(None)
-        if self.future.done():
-            return
-        if error is not None:
-            self.future.set_exception(error)
+        if self.done():
+            self.end()
+        elif error is not None:
+            self.set_exception(error)
         else:
             assert answer is not None
-            self.future.set_result(answer)
+            self.set_result(answer)
+
+    def end(self) -> None:
+        self.ended = True
+        if self._landed is not None and not self._landed.done():
+            self._landed.set_result(None)
 
     def gives_back(self, answer: Answer | None) -> bool:
         """Its caller is gone, and what it took has to fly back."""
-        if not self.future.cancelled() or self.request.mode is not Mode.TAKE or answer is None or not answer.allowed:
+        if not self.cancelled() or self.request.mode is not Mode.TAKE or answer is None or not answer.allowed:
             return False
         self.request = refund(self.request)
         return True
@@ -56,69 +77,63 @@ class _TaskEntry:
     async def landing(self) -> None:
         """Wait for it, however often the caller is cancelled; it takes no longer than the store's deadline."""
         while not self.over:
+            if not self.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([self])
+                continue
             if self._landed is None:
-                self._landed = asyncio.get_running_loop().create_future()
+                self._landed = self.get_loop().create_future()
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._landed])
 
 
 class TaskCoalescer:
-    """The same for tasks. A flight is a task of its own, so that no caller's cancellation can hurt another's request.
+    """The same for tasks. No flight runs in a task of a caller, so that no cancellation of one can hurt the others.
 
+    `settle` does a batch, in a task of its own. `start` sends one at once, if the store can do that just now.
     With `together` False every request flies alone and at once.
     """
 
-    def __init__(self, settle: Callable[[Sequence[Request]], Awaitable[list[Answer]]], *, together: bool) -> None:
+    def __init__(
+        self,
+        settle: Callable[[Sequence[Request]], Awaitable[list[Answer]]],
+        *,
+        together: bool,
+        start: Callable[[Sequence[Request], Landed], bool] | None = None,
+    ) -> None:
         self._settle = settle
+        self._start = start
         self._together = together
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reset()
+
+    def _reset(self) -> None:
         self._queue: list[_TaskEntry] = []
-        self._flying = False
-        self._alone = False  # the last flight had one request
-        self._flights: set[asyncio.Task[None]] = set()
+        self._started: dict[int, list[_TaskEntry]] = {}  # batches in progress that no task waits for
+        self._half = 1  # so many leave at once
 
     async def settle(self, request: Request) -> Answer:
-        if self._alone and not self._flying and request.mode in WITHDRAWN and self._loop is asyncio.get_running_loop():
-            return await self._fly_alone(request)
-        entry = self._submit(request)
+        entry = self.submit(request)
         try:
-            return await entry.future
+            return await entry
         except asyncio.CancelledError:
-            await self._let_go([entry])
+            await self.let_go([entry])
             raise
 
     async def settle_each(self, batch: Sequence[Request]) -> list[Answer | Unanswered]:
-        entries = [self._submit(request) for request in batch]
+        entries = [self.submit(request) for request in batch]
         results: list[Answer | Unanswered] = []
         try:
             for entry in entries:
                 try:
-                    results.append(await entry.future)
+                    results.append(await entry)
                 except UNANSWERED as why:
                     results.append(why)
         except BaseException:
-            await self._let_go(entries)
+            await self.let_go(entries)
             raise
         return results
-
-    async def _fly_alone(self, request: Request) -> Answer:
-        """Without a task, and without the turn of the event loop that a task takes to start, as long as requests come
-        one at a time. With several, that turn lets all callers that were answered together ask together again."""
-        self._flying = True
-        try:
-            try:
-                return (await self._settle((request,)))[0]
-            except PartlyAnswered as partly:
-                raise partly.first from None
-            finally:
-                self._flying = False
-                if self._queue:
-                    self._launch(asyncio.get_running_loop())
-        except CancelledLate as late:
-            answer = late.answers[0] if isinstance(late, SettledThenCancelled) else None
-            if isinstance(answer, Answer) and answer.allowed and request.mode is Mode.TAKE:
-                await self._submit(refund(request)).landing()
-            raise late.own from None
 
     def enter(self) -> asyncio.AbstractEventLoop:
         """The running event loop. One that has ended may be followed by another: nothing of it can still arrive."""
@@ -129,7 +144,8 @@ class TaskCoalescer:
                     "this RateLimiter is in use in another event loop, and its connections belong to it: make a "
                     "RateLimiter for each event loop (they share the limits), or use SyncRateLimiter in threads"
                 )
-            self._loop, self._queue, self._flying = loop, [], False
+            self._loop, self._tasks = loop, set()
+            self._reset()
         return loop
 
     async def drain(self, seconds: float) -> None:
@@ -142,38 +158,104 @@ class TaskCoalescer:
         for entry in asking:
             entry.land(None, LimiterClosed("this RateLimiter was closed meanwhile; make a new one"))
         while self._loop is loop and loop.time() < until:
-            if flights := [flight for flight in self._flights if not flight.done()]:
-                await asyncio.wait(flights, timeout=until - loop.time())
-            elif self._flying:  # one flies alone, in a task of its caller's
+            if tasks := [task for task in self._tasks if not task.done()]:
+                await asyncio.wait(tasks, timeout=until - loop.time())
+            elif self._started or self._queue:
                 await asyncio.sleep(0.001)
             else:
                 break
 
-    def _submit(self, request: Request) -> _TaskEntry:
+    def submit(self, request: Request) -> _TaskEntry:
         loop = self.enter()
-        entry = _TaskEntry(request, loop.create_future())
+        entry = _TaskEntry(loop=loop)
+        entry.request = request
         self._queue.append(entry)
-        if not self._flying or not self._together:
-            self._launch(loop)
+        if len(self._queue) >= self._half or not self._together:
+            self._depart(loop)
+        elif len(self._queue) == 1 or not (self._started or self._tasks):
+            loop.call_soon(self._leave, loop)
         return entry
 
-    def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
-        aboard: list[_TaskEntry] = []
-        flight = loop.create_task(self._fly(aboard))
-        flight.add_done_callback(partial(self._ended, aboard))
-        self._flights.add(flight)  # the loop itself holds tasks only weakly
-        self._flying = True  # last: an interrupt before it leaves the next one free to launch
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A turn of the event loop later: all callers that were answered together ask together again."""
+        if loop is self._loop and self._queue:
+            self._depart(loop)
 
-    def _ended(self, aboard: Sequence[_TaskEntry], flight: asyncio.Task[None]) -> None:
-        """If it was cancelled before it began, or interrupted (KeyboardInterrupt), others must not wait for it."""
-        self._flights.discard(flight)
-        if flight.cancelled() or flight.exception() is not None:
-            for entry in aboard:
-                if entry not in self._queue and not (entry.over and entry.future.done()):
-                    entry.land(entry.answer, None if entry.answer else RateLimiterUnavailable(INTERRUPTED))
-            self._flying = False
+    def _depart(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Send what waits, unless too much is under way."""
+        if not self._together:
+            self._launch(loop)
+            return
+        if self._tasks:  # one that was interrupted may not have said that it ended
+            self._tasks = {task for task in self._tasks if not task.done()}
+        if len(self._started) < MOST_FLIGHTS and not self._tasks and not self._sent(loop) and not self._started:
+            self._launch(loop)
+
+    def _sent(self, loop: asyncio.AbstractEventLoop) -> bool:
+        if self._start is None:
+            return False
+        batch = self._queue[:MAX_BATCH]
+        self._started[id(batch)] = batch
+        sent = False
+        try:
+            sent = self._start([entry.request for entry in batch], partial(self._arrived, loop, batch))
+        finally:
+            if sent:
+                self._queue = self._queue[MAX_BATCH:]
+            else:
+                self._started.pop(id(batch), None)
+        return sent
+
+    def _arrived(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: list[_TaskEntry],
+        answers: Sequence[Answer | HeadgateError],
+        rest: Coroutine[Any, Any, list[Answer]] | None,
+    ) -> None:
+        if loop is not self._loop or id(batch) not in self._started:
+            return  # another event loop, or it was interrupted
+        # Half of all callers: those of this batch will ask again.
+        self._half = (sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
+        del self._started[id(batch)]
+        try:
+            if rest is not None:
+                self._launch(loop, self._finish(batch, rest), batch)
+            else:
+                self._land(batch, answers)
+        except BaseException:
+            self._interrupted(batch)
+            raise
+        finally:
             if self._queue:
-                self._launch(flight.get_loop())
+                loop.call_soon(self._leave, loop)
+
+    def _launch(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, None] | None = None,
+        aboard: list[_TaskEntry] | None = None,
+    ) -> None:
+        aboard = [] if aboard is None else aboard
+        task = loop.create_task(work or self._fly(aboard))
+        task.add_done_callback(partial(self._ended, aboard))
+        self._tasks.add(task)  # last: an interrupt before it leaves the next one free to launch
+
+    def _ended(self, aboard: list[_TaskEntry], task: asyncio.Task[None]) -> None:
+        """If it was cancelled before it began, or interrupted (KeyboardInterrupt), others must not wait for it."""
+        self._tasks.discard(task)
+        loop = task.get_loop()
+        if loop is not self._loop:
+            return
+        if task.cancelled() or task.exception() is not None:
+            self._interrupted(aboard)
+        if self._queue:
+            loop.call_soon(self._leave, loop)
+
+    def _interrupted(self, batch: Sequence[_TaskEntry]) -> None:
+        for entry in batch:
+            if entry not in self._queue and not entry.over:
+                entry.land(None, RateLimiterUnavailable(INTERRUPTED))
 
     async def _fly(self, aboard: list[_TaskEntry]) -> None:
         """`aboard`: those that it carries just now, for the case that it is interrupted."""
@@ -182,58 +264,63 @@ class TaskCoalescer:
         while self._queue:
             aboard[:] = batch = self._queue[:size]
             self._queue = self._queue[size:]
-            for entry in batch:
-                entry.sent = True
-            self._alone = self._together and len(batch) == 1
             try:
-                answers = await self._settle([entry.request for entry in batch])
-            except PartlyAnswered as partly:
-                self._land(batch, partly.results)
-            except Exception as error:
-                self._land(batch, (), error)
-            except SettledThenCancelled as settled:
-                self._land(batch, settled.answers)
-            except BaseException as error:
-                if type(error) is asyncio.CancelledError and not closing:
-                    # By an event loop that is closing, before anything was sent. Its tasks still wait for their
-                    # answers, or to give back.
-                    closing = True
-                    self._put_back(batch)
-                    continue
-                self._land(batch, (), RateLimiterUnavailable("the call was interrupted"))
-                if not isinstance(error, LostThenCancelled):
-                    raise
-            else:
-                self._land(batch, answers)
-        self._flying = False
+                await self._finish(batch, again=not closing)
+            except asyncio.CancelledError:
+                # By an event loop that is closing, before anything was sent. Its tasks still wait for their answers, or
+                # to give back.
+                closing = True
+                self._queue[:0] = batch
+            if self._start is not None:
+                break  # the next one may be started
+
+    async def _finish(
+        self, batch: Sequence[_TaskEntry], rest: Awaitable[list[Answer]] | None = None, *, again: bool = False
+    ) -> None:
+        """Settle the batch, or do the `rest` of it. `again`: if it is cancelled before anything was sent, that is
+        raised."""
+        try:
+            answers = await (rest or self._settle([entry.request for entry in batch]))
+        except PartlyAnswered as partly:
+            self._land(batch, partly.results)
+        except Exception as error:
+            self._land(batch, (), error)
+        except SettledThenCancelled as settled:
+            self._land(batch, settled.answers)
+        except BaseException as error:
+            if type(error) is asyncio.CancelledError and again:
+                raise
+            self._land(batch, (), RateLimiterUnavailable("the call was interrupted"))
+            if not isinstance(error, LostThenCancelled):
+                raise
+        else:
+            self._land(batch, answers)
 
     def _land(
         self, batch: Sequence[_TaskEntry], results: Sequence[Answer | HeadgateError], error: Exception | None = None
     ) -> None:
-        """What a caller took that is gone by now is given back by this flight, not by a task of the caller's: an event
-        loop that closes cancels those."""
+        """What a caller took that is gone by now is given back from here, not by a task of the caller's: an event loop
+        that closes cancels those."""
         for index, entry in enumerate(batch):
             result = results[index] if results else error
-            answer = result if isinstance(result, Answer) else None
-            if entry.gives_back(answer):
-                self._queue.append(entry)
+            if type(result) is Answer:
+                if not entry.done():
+                    entry.set_result(result)
+                elif entry.gives_back(result):
+                    self._queue.append(entry)
+                else:
+                    entry.end()
             else:
-                entry.land(answer, result if isinstance(result, Exception) else None)
+                entry.land(None, result)  # type: ignore[arg-type]  # the only other results are errors
 
-    def _put_back(self, batch: list[_TaskEntry]) -> None:
-        for entry in batch:
-            entry.sent = False
-        self._queue[:0] = batch
-
-    async def _let_go(self, entries: Sequence[_TaskEntry]) -> None:
+    async def let_go(self, entries: Sequence[_TaskEntry]) -> None:
         """Their caller was cancelled: withdraw what was not sent, wait for the rest, leave nothing taken."""
         for entry in entries:
-            if not entry.future.cancel() and not entry.future.cancelled():
-                entry.future.exception()  # it was seen, though its caller no longer waits for it
-                if entry.request.mode is Mode.TAKE and entry.answer is not None and entry.answer.allowed:
-                    await self._submit(refund(entry.request)).landing()
-            elif not entry.sent and entry.request.mode in WITHDRAWN:
+            if not entry.cancel() and not entry.cancelled():
+                if entry.taken:
+                    await self.submit(refund(entry.request)).landing()
+            elif entry in self._queue and entry.request.mode in WITHDRAWN:
                 self._queue.remove(entry)
-                entry.over = True
+                entry.end()
         for entry in entries:
             await entry.landing()

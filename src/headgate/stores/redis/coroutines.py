@@ -12,14 +12,18 @@ from redis import exceptions
 from redis.asyncio import connection as redis_connection
 
 from ...core.decide import Answer, Request
+from ...core.errors import HeadgateError, PartlyAnswered
 from ...plan import Call, arun
+from ..contract import Landed
 from ..notifications import LoopNotifications
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
-from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, packed, reply_error
-from .exchange import HangUp, Pipeline, Replies, SendPipelines
+from .driver import NOT_LET_IN, REFUSALS, connection, packed, reply_error
+from .exchange import Arguments, HangUp, Pipeline, Replies, SendPipelines
 from .notifications import open_notifications
+from .pipelined import PipelinedConnection
 from .plans import RedisPlans
 from .url import Address, RedisSettings
+from .wire import RedisBatch
 
 T = TypeVar("T")
 
@@ -40,13 +44,40 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
         if address is None:
             return await arun(self._plans.settle_plan(batch, now_ms), call.perform)
         encoded = self._plans.encoder.encode(batch, now_ms)
-        if not encoded.repeatable:
-            return await arun(self._plans.settle_encoded_plan(encoded), call.perform)
-        # The shortcut past the plan, which is only needed when something goes wrong.
-        replies = await call.send_one(Pipeline(address, (encoded.arguments,)))
+        opened = await call.pipelined(address)
+        replies = opened if isinstance(opened, (list, Lost)) else await call.send_on(opened, encoded.arguments)
+        return await self._answers(encoded, replies, call)
+
+    async def _answers(self, encoded: RedisBatch, replies: Replies, call: _AsyncRedisCall) -> list[Answer]:
         if isinstance(replies, list) and isinstance(replies[0], list):
             return encoded.answers(replies[0])
         return await arun(self._plans.settle_encoded_plan(encoded, [replies]), call.perform)
+
+    def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
+        """Send a batch without waiting for anything; the answers go to `landed`, or a coroutine that has to be awaited
+        for them. False: it was not sent, because there is no connection that is known to be alive."""
+        address = self._plans.router.one_server
+        connected = None if address is None else self._wire.pipelined_at_rest(address)
+        if connected is None:
+            return False
+        encoded = self._plans.encoder.encode(batch, now_ms)
+        if not encoded.repeatable and connected.idle:
+            return False
+
+        def replied(reply: Any) -> None:
+            if type(reply) is list:
+                try:
+                    answers: Sequence[Answer | HeadgateError] = encoded.answers(reply)
+                except PartlyAnswered as partly:
+                    answers = partly.results
+                landed(answers, None)
+            else:
+                call = _AsyncRedisCall(self._wire)
+                call.to_the_end = True
+                landed((), self._whole(self._answers(encoded, as_replies(reply), call), call))
+
+        connected.send(encoded.arguments, replied)
+        return True
 
     async def close(self) -> None:
         self._received.close()
@@ -65,6 +96,36 @@ class _AsyncRedisWire(LoopBound):
 
     def _start(self) -> None:
         self._resting: dict[Address, deque[tuple[Any, float]]] = {}
+        self._pipelined: dict[Address, PipelinedConnection] = {}
+        self._opening: dict[Address, asyncio.Future[None]] = {}
+
+    def pipelined_at_rest(self, address: Address) -> PipelinedConnection | None:
+        """The connection, if it is open, and no call waits to be sent on it."""
+        found = self._pipelined.get(address)
+        if found is None or found.closed or self._opening or asyncio.get_running_loop() is not self._loop:
+            return None
+        return found
+
+    async def pipelined(self, address: Address) -> PipelinedConnection:
+        """The connection, known to be alive, or a new one. Calls get it in the order in which they came."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            await self._enter(loop)
+        while (before := self._opening.get(address)) is not None:
+            await asyncio.wait([before])
+        opening = self._opening[address] = loop.create_future()
+        try:
+            found = self._pipelined.get(address)
+            if found is not None and found.idle:
+                for _ in range(2):  # turns of the loop: one to learn that it was closed, one to note it
+                    await asyncio.sleep(0)
+            if found is None or found.closed:
+                made = await self.take(Pipeline(address, ()))
+                found = self._pipelined[address] = PipelinedConnection(made, self.timeout_seconds)
+            return found
+        finally:
+            del self._opening[address]
+            opening.set_result(None)
 
     async def take(self, pipeline: Pipeline) -> Any:
         """A connection to the server. Raises redis-py's exceptions: nothing was sent."""
@@ -84,14 +145,6 @@ class _AsyncRedisWire(LoopBound):
         await _closed_on_error(made, made.connect())
         return made
 
-    def take_at_rest(self, address: Address) -> Any:
-        """A connection that was used a moment ago, or None. The server may have closed it: that is not checked."""
-        if asyncio.get_running_loop() is self._loop:
-            resting = self._resting.get(address)
-            if resting and time.monotonic() - resting[-1][1] < RESTED_SECONDS:
-                return resting.pop()[0]
-        return None
-
     async def rest(self, address: Address, used: Any) -> None:
         if self._closed:
             await used.disconnect(nowait=True)
@@ -99,6 +152,9 @@ class _AsyncRedisWire(LoopBound):
             self._resting.setdefault(address, deque()).append((used, time.monotonic()))
 
     async def hang_up(self, address: Address) -> None:
+        pipelined = self._pipelined.get(address)
+        if pipelined is not None and pipelined.idle:
+            await self._pipelined.pop(address).close()
         for resting, _ in self._resting.pop(address, ()):
             await resting.disconnect(nowait=True)
 
@@ -106,7 +162,9 @@ class _AsyncRedisWire(LoopBound):
         """Wait for the end of each, which with TLS takes a while: the loop may be closed right after."""
         resting = [used for of_server in self._resting.values() for used, _ in of_server]
         self._resting.clear()
-        closing = asyncio.gather(*(used.disconnect() for used in resting), return_exceptions=True)
+        pipelined, self._pipelined = [*self._pipelined.values()], {}
+        ends = [used.disconnect() for used in resting] + [one.close() for one in pipelined]
+        closing = asyncio.gather(*ends, return_exceptions=True)
         closing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it was seen
         try:
             await asyncio.wait([closing], timeout=self.timeout_seconds)
@@ -212,9 +270,35 @@ class _AsyncRedisCall(AsyncServerCall):
             return await self._wire.hang_up(call.address)
         return await super().perform(call)
 
-    async def send_one(self, pipeline: Pipeline) -> Replies:
-        """`perform` for one server, without its overhead while all goes well."""
-        return await self._converse(pipeline, self.deadline, self._wire.take_at_rest(pipeline.address))
+    async def pipelined(self, address: Address) -> PipelinedConnection | Replies:
+        """The connection of the settle calls, or why there is none."""
+        alarm = _Alarm(self._wire.timer, self.left)
+        try:
+            with alarm:
+                return await self._wire.pipelined(address)
+        except (exceptions.RedisError, OSError) as error:
+            return _not_connected(Pipeline(address, ((),)), error)
+        return self.late(sent=False)
+
+    async def send_on(self, connected: PipelinedConnection, arguments: Arguments) -> Replies:
+        """Send it, and wait for its reply however often the task is cancelled: not longer than the deadline."""
+        loop = asyncio.get_running_loop()
+        came: list[Any] = []
+        waiting = loop.create_future()
+
+        def replied(reply: Any) -> None:
+            came.append(reply)
+            if not waiting.done():
+                waiting.set_result(None)
+
+        connected.send(arguments, replied)
+        while not came:
+            try:
+                await waiting
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
+                waiting = loop.create_future()
+        return as_replies(came[0])
 
     async def _send_all(self, pipelines: Sequence[Pipeline], share: float) -> list[Replies]:
         until = min(self.deadline, time.monotonic() + self.left * share)
@@ -224,13 +308,14 @@ class _AsyncRedisCall(AsyncServerCall):
         await self.wait_for(tasks)
         return [Lost("was not waited for", sent=True) if task.cancelled() else task.result() for task in tasks]
 
-    async def _converse(self, pipeline: Pipeline, until: float, connected: Any = None) -> Replies:
+    async def _converse(self, pipeline: Pipeline, until: float) -> Replies:
+        connected: Any = None
         replies: Replies | None = None
         sent = False
         alarm = _Alarm(self._wire.timer, until - time.monotonic())
         try:
             with alarm:
-                connected = connected or await self._wire.take(pipeline)
+                connected = await self._wire.take(pipeline)
                 sent = True
                 await connected.send_packed_command(packed(pipeline.commands), check_health=False)
                 replies = await self._receive(pipeline, connected, alarm)
@@ -268,6 +353,13 @@ class _AsyncRedisCall(AsyncServerCall):
         await connected.disconnect(nowait=True)
         await self._wire.hang_up(pipeline.address)
         return Lost(f"closed the connection: {error}", sent=True)
+
+
+def as_replies(reply: Any) -> Replies:
+    """From a PipelinedConnection, where an error of the server is an exception of hiredis."""
+    if isinstance(reply, Lost):
+        return reply
+    return [reply_error(reply) if isinstance(reply, Exception) else reply]
 
 
 def _not_connected(pipeline: Pipeline, error: Exception) -> Replies:

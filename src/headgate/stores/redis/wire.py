@@ -145,7 +145,11 @@ class Encoder:
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
         number, last_mode, last_parts, last_wait_ms, last_place_ms = 0, None, None, 0, 0
+        last: _Entry | None = None
         for member, request in enumerate(requests):
+            if last is not None and request is last.request and last.kind.joins:
+                last.members.append(member)
+                continue
             mode, keys, parts, max_wait_ms, _, _, _, place_ms = request
             if (
                 parts is not last_parts
@@ -158,11 +162,11 @@ class Encoder:
                 place, kind = self._kind(request)
                 kinds[place] = kind
                 number = numbers.setdefault(place, len(kinds))
-            entry = latest.get(keys[0])
-            if entry is not None and _may_join(request, number, entry, latest):
-                entry.members.append(member)
+            last = latest.get(keys[0])
+            if last is not None and _may_join(request, number, last, latest):
+                last.members.append(member)
                 continue
-            entry = _Entry(request, kind, number, member)
+            last = entry = _Entry(request, kind, number, member)
             entries.append(entry)
             for key in keys:
                 latest[key] = entry
