@@ -150,7 +150,7 @@ class Service:
 
     async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
         """The context of a request with the scope, or ProblemError. `request` is the ASGI scope."""
-        presented = _bearer(headers)
+        presented = None if self.tokens is None else _bearer(headers)
         token = self._token(presented)
         if token is None:
             self.count_refused("api", presented, self.clients.address(request))
