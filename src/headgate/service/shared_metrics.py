@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,15 +36,13 @@ class SharedMetrics:
         mine = self._path(namespace)
         live: list[str] = [own.decode()]
         dead: list[str] = []
-        for path in self._folder.glob(f"{_name(namespace)}-*"):
-            if path == mine or path.suffix not in (_LIVE, _DEAD):
-                continue
+        # By worker: while the folder is read, a file may get its other name.
+        for worker in {path.with_suffix(_LIVE) for path in self._folder.glob(f"{_name(namespace)}-*")} - {mine}:
             try:
-                text = path.read_text()
-            except FileNotFoundError:  # its worker has just died
-                text = path.with_suffix(_DEAD).read_text()
-                path = path.with_suffix(_DEAD)
-            (live if path.suffix == _LIVE else dead).append(text)
+                live.append(worker.read_text())
+            except FileNotFoundError:
+                with suppress(FileNotFoundError):  # its worker has not written it to the end
+                    dead.append(worker.with_suffix(_DEAD).read_text())
         return generate_latest(_Merged(live, dead).registry())
 
     def _path(self, namespace: str) -> Path:
