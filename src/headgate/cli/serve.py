@@ -85,6 +85,12 @@ def _import_service() -> ModuleType:
     "Maximum of open connections. One more closes the connection that has been idle longest.",
     default=2000,
 )
+@count_option(
+    "--workers",
+    64,
+    "Number of processes that share the ports. More than 1 needs --no-dashboard and a store that processes can share.",
+    default=1,
+)
 @seconds_option("--read-timeout", 0.1, 3600, "Timeout for the head of a request, and again for its body.", default=20)
 @seconds_option("--idle-timeout", 0.1, 86_400, "Timeout of an idle connection.", default=75)
 @seconds_option(
@@ -127,6 +133,7 @@ def serve(
     grpc: str | None,
     max_requests: str,
     max_connections: int,
+    workers: int,
     read_timeout: float,
     idle_timeout: float,
     shutdown_timeout: float,
@@ -168,6 +175,7 @@ def serve(
         dashboard=dashboard,
         read_only=read_only,
         metrics_resources=metrics_resources,
+        workers=workers,
     )
 
     def tell(listening: ListenAddresses) -> None:
@@ -177,7 +185,12 @@ def serve(
             envoy = f", and to Envoy on {listening.grpc}" if listening.grpc else ""
             answer(f"listening on {listening.http}{envoy}")
 
-    service.serve(settings, tell)
+    if workers == 1:
+        service.serve(settings, tell)
+        return
+    from ..service.workers import serve_workers
+
+    serve_workers(settings, tell)
 
 
 @click.command(

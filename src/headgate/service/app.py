@@ -100,6 +100,8 @@ class ServiceApp:
         self.pages = _pages()
         served: list[ApiEndpoint | Fixed] = [one for one in self.endpoints if api or one.is_public]
         served += self.pages if api else []
+        # Most requests go to a path without parameters, which needs no search through the routes.
+        self._exact: dict[str, ApiEndpoint | Fixed] = {one.path: one for one in served if "{" not in one.path}
         people = self.dashboard.routes() if self.dashboard else []
         self._router = Router(
             [*(Route(one.path, one) for one in served), *people],
@@ -111,8 +113,12 @@ class ServiceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             # The path as it was sent: an escaped character can be part of an id, but never leads to another route.
-            raw = scope.get("raw_path") or quote(scope["path"]).encode()
-            scope = {**scope, "path": raw.decode("latin-1"), "root_path": ""}
+            path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
+            exact = self._exact.get(path)
+            if exact is not None:
+                await exact(scope, receive, send)
+                return
+            scope = {**scope, "path": path, "root_path": ""}
         await self._router(scope, receive, send)  # type: ignore[arg-type]
 
     @asynccontextmanager
@@ -165,10 +171,10 @@ class ApiEndpoint:
         if operation.scope is None:
             return await operation.handler(self._service)
         asked = await self._service.admit(operation.scope, headers, scope, receive)
-        arguments: dict[str, Any] = {name: read_parameter(value) for name, value in scope["path_params"].items()}
-        query = read_query(scope["query_string"], operation.query)
-        if query is not None:
-            arguments["query"] = query
+        given = scope.get("path_params")  # none at a path without parameters
+        arguments: dict[str, Any] = {name: read_parameter(value) for name, value in given.items()} if given else {}
+        if operation.query is not None or scope["query_string"]:
+            arguments["query"] = read_query(scope["query_string"], operation.query)
         if operation.body is not None:
             check_json(headers)
             body = await read_body(receive, headers, operation.max_bytes)

@@ -51,7 +51,7 @@ async def acquire(asked: Asked, body: AcquireForm) -> Decided:
     the lease and release it; without renewal it expires.
     """
     limits = limits_of(body.limits)
-    lasting = await _lasting(asked.limiter, body, limits)
+    lasting = {} if _takes_no_slots(asked.limiter, body, limits) else await _lasting(asked.limiter, body, limits)
     deciding = asked.limiter.try_acquire(
         body.entity_id,
         body.resource,
@@ -66,6 +66,16 @@ async def acquire(asked: Asked, body: AcquireForm) -> Decided:
     lease_id = await _left(decision, statuses, bool(lasting))
     said = [_status(status) for status in statuses]
     return Decided(decision.allowed, decision.retry_after_seconds, decision.degraded, lease_id, said)
+
+
+def _takes_no_slots(limiter: RateLimiter, body: AcquireForm, limits: Sequence[Limit] | None) -> bool:
+    """Whether there will be no lease, as far as is known without the store: the usual case."""
+    if body.lease is not None:
+        return False
+    if limits is not None:
+        return not any(limit.is_concurrent for limit in limits)
+    known = limiter.engine.chain_of(body.entity_id, body.resource)
+    return known is not None and not known.shape.has_slots
 
 
 async def _lasting(limiter: RateLimiter, body: AcquireForm, limits: Sequence[Limit] | None) -> dict[str, Any]:

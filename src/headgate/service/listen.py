@@ -42,12 +42,14 @@ class Address(NamedTuple):
         """Whether it cannot be reached from other machines."""
         return all(ip_address(found[4][0].partition("%")[0]).is_loopback for found in self._found())
 
-    def bound(self) -> socket.socket:
-        """A socket that will listen there."""
+    def bound(self, *, shared: bool = False) -> socket.socket:
+        """A socket that will listen there. `shared`: other sockets of this user may, too."""
         family, kind, number, _, place = self._found()[0]
         listener = socket.socket(family, kind, number)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(place)
         except OSError as error:
             listener.close()

@@ -59,4 +59,4 @@ class Exposition:
 @operation("GET", "/metrics", "read", media=TEXT)
 async def get_metrics(asked: Asked) -> bytes:
     """Get decisions, latencies, waiters, leases and the breaker of the token's namespace, in Prometheus text format."""
-    return asked.service.room(asked.limiter.namespace).metrics.page()
+    return asked.service.metrics_page(asked.limiter.namespace)

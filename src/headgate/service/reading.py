@@ -89,9 +89,9 @@ def _too_large(most: int) -> ProblemError:
 def read_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         found = decoder.decode(body)
-        plain = msgspec.json.decode(body)
         # A text that is the same after re-encoding has no repeated key. Other spellings are checked in full.
-        if msgspec.json.encode(plain) != msgspec.json.format(body, indent=-1):
+        again = msgspec.json.encode(msgspec.json.decode(body))
+        if again != body and again != msgspec.json.format(body, indent=-1):
             json.loads(body, object_pairs_hook=_unique)
     except msgspec.ValidationError as error:
         raise ProblemError(400, _said(str(error), body)) from None

@@ -27,6 +27,7 @@ from .envoy.servicer import RateLimitServicer
 from .listen import Address, room_for
 from .protocol import IDLE_SECONDS, MAX_CONNECTIONS, READ_SECONDS, BoundedProtocol, Bounds
 from .reload import ReloadedFile, Reloader, stamp_of
+from .shared_metrics import WRITE_SECONDS, SharedMetrics
 from .state import NO_RULES, Service
 from .tokens import load_tokens
 
@@ -80,17 +81,42 @@ class ServeSettings:
     read_timeout: float = READ_SECONDS
     idle_timeout: float = IDLE_SECONDS
     max_connections: int = MAX_CONNECTIONS
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """What a worker shares with the others: the socket for HTTP, the port for gRPC, and the folder of metrics."""
+
+    listener: socket.socket
+    grpc_port: int
+    folder: str
 
 
 def serve(settings: ServeSettings, on_listening: Callable[[ListenAddresses], object]) -> None:
     """Serve until SIGTERM or SIGINT, then finish open requests and return. A second signal returns at once."""
-    files = _Files(settings)
+    files = ServeFiles(settings)
     settings = replace(settings, max_connections=room_for(settings.max_connections))
     with files.http.bound() as listener:
         run(_Process(settings, files, listener, on_listening).run())
 
 
-class _Files:
+def serve_here(
+    settings: ServeSettings,
+    files: ServeFiles,
+    place: WorkerPlace,
+    on_listening: Callable[[ListenAddresses], object],
+    orphaned: int,
+) -> None:
+    """Serve as one of several workers. `orphaned`: a file that is at its end when the supervisor has died."""
+    if files.grpc is not None:
+        files.grpc = files.grpc.at(place.grpc_port)
+    with place.listener as listener:
+        shared = SharedMetrics(place.folder)
+        run(_Process(settings, files, listener, on_listening, shared, orphaned).run())
+
+
+class ServeFiles:
     """Files and addresses, checked before anything is opened."""
 
     def __init__(self, settings: ServeSettings) -> None:
@@ -169,11 +195,15 @@ class _Process:
     def __init__(
         self,
         settings: ServeSettings,
-        files: _Files,
+        files: ServeFiles,
         listener: socket.socket,
         on_listening: Callable[[ListenAddresses], object],
+        shared: SharedMetrics | None = None,
+        orphaned: int | None = None,
     ) -> None:
         self._settings = settings
+        self._shared = shared
+        self._orphaned = orphaned
         self._files = files
         self._listener = listener
         self._on_listening = on_listening
@@ -188,6 +218,7 @@ class _Process:
             read_only=settings.read_only,
             metrics_resources=settings.metrics_resources,
             proxies=settings.proxies,
+            shared_metrics=shared,
         )
         self._servicer = RateLimitServicer(files.descriptors, self._service.authorize)
         self._app = ServiceApp(self._service, api=settings.api)
@@ -204,6 +235,10 @@ class _Process:
         if self._settings.api:  # `headgate ui` ends with its terminal
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         tasks = [loop.create_task(self._reconcile()), loop.create_task(self._reloader.watch())]
+        if self._shared is not None:
+            tasks.append(loop.create_task(self._write_metrics()))
+        if self._orphaned is not None:
+            loop.add_reader(self._orphaned, self._end_alone, self._orphaned)
         try:
             if self._files.grpc is not None:
                 self._envoy = await start_envoy_server(
@@ -211,6 +246,7 @@ class _Process:
                     str(self._files.grpc),
                     max_connections=self._settings.max_connections,
                     read_seconds=self._settings.read_timeout,
+                    shared_port=self._shared is not None,
                 )
             await self._http.serve([self._listener])
         finally:
@@ -218,6 +254,7 @@ class _Process:
                 task.cancel()
             if self._envoy is not None:
                 await (self._envoy_ends or self._envoy.stop(0))
+            self._service.share_metrics()
             await self._app.close()
 
     def _started(self) -> None:
@@ -236,6 +273,18 @@ class _Process:
         loop.call_later(self._settings.shutdown_timeout, self._service.waiting.end)
         if self._envoy is not None:
             self._envoy_ends = loop.create_task(self._envoy.stop(self._settings.shutdown_timeout))
+
+    def _end_alone(self, orphaned: int) -> None:
+        """Nothing would ever end a worker whose supervisor has died."""
+        asyncio.get_running_loop().remove_reader(orphaned)
+        if not self._service.stopping:
+            log.error("the supervisor has died: this worker ends")
+            self._end()
+
+    async def _write_metrics(self) -> None:
+        while True:
+            self._service.share_metrics()
+            await asyncio.sleep(WRITE_SECONDS)
 
     def _reload(self) -> None:
         self._service.forget()

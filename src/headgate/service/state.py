@@ -26,6 +26,7 @@ from .metrics import Exposition, ServiceCollector
 from .operations import Asked
 from .problems import ProblemError
 from .reading import Clients, Headers, Receive
+from .shared_metrics import SharedMetrics
 from .tokens import AuthFailures, Door, Token, Tokens
 from .ui.live import LiveStats
 
@@ -57,6 +58,7 @@ class Service:
     `max_requests`: the rate limit of each token; None: no limit.
     `metrics_resources`: the resources with their own labels in metrics.
     `proxies`: addresses and networks whose `X-Forwarded-For` is trusted.
+    `shared_metrics`: where the workers of one service exchange their metrics.
     `dashboard`: whether the dashboard is served; `read_only`: whether it can change anything.
     """
 
@@ -74,6 +76,7 @@ class Service:
         read_only: bool = False,
         metrics_resources: Iterable[str] = (),
         proxies: Iterable[str] = (),
+        shared_metrics: SharedMetrics | None = None,
     ) -> None:
         # A name, so that all limiters of the service share one store: `memory://` is another for each.
         self.url = f"memory://service-{secrets.token_hex(8)}" if url == "memory://" else url
@@ -89,6 +92,7 @@ class Service:
         self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
         self._hash_entity_ids = hash_entity_ids
         self._metrics_resources = tuple(metrics_resources)
+        self._shared_metrics = shared_metrics
         self._rooms: dict[str, Room] = {}
         self._ready = (0.0, False)
         self.waiting = Waiting(max_waiting)
@@ -110,6 +114,16 @@ class Service:
                 Exposition(limiter, self._metrics_resources, ServiceCollector(self)),
             )
         return room
+
+    def metrics_page(self, namespace: str) -> bytes:
+        """The metrics of a namespace, of all workers."""
+        own = self.room(namespace).metrics.page()
+        return own if self._shared_metrics is None else self._shared_metrics.merged(namespace, own)
+
+    def share_metrics(self) -> None:
+        if self._shared_metrics is not None:
+            for namespace, room in self._rooms.items():
+                self._shared_metrics.write(namespace, room.metrics.page())
 
     def use_rules(self, rules: RulesFile) -> None:
         """Apply other rules from now on, in all namespaces. If they are invalid, nothing changes."""
@@ -150,7 +164,7 @@ class Service:
 
     async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
         """The context of a request with the scope, or ProblemError. `request` is the ASGI scope."""
-        presented = _bearer(headers)
+        presented = None if self.tokens is None else _bearer(headers)
         token = self._token(presented)
         if token is None:
             self.count_refused("api", presented, self.clients.address(request))

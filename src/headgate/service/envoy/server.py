@@ -49,10 +49,12 @@ async def start_envoy_server(
     max_connections: int = MAX_CONNECTIONS,
     read_seconds: float = READ_SECONDS,
     idle_seconds: float = IDLE_SECONDS,
+    shared_port: bool = False,
 ) -> EnvoyServer:
     """Listen on `bind`: `127.0.0.1:8081`, `[::1]:8081`, or `unix:/run/headgate.sock`.
 
     `read_seconds`: how long a client may take for the HTTP/2 handshake, and to send a health request.
+    `shared_port`: other workers listen on the same port.
     """
     server = grpc.aio.server(
         interceptors=[Guard(SERVICE, servicer.admits, read_seconds)],
@@ -65,7 +67,7 @@ async def start_envoy_server(
             ("grpc.http2.settings_timeout", round(read_seconds * 1000)),
             ("grpc.max_connection_idle_ms", round(idle_seconds * 1000)),
             ("grpc.http2.max_ping_strikes", MAX_BAD_PINGS),
-            ("grpc.so_reuseport", 0),  # a port in use is an error, and not shared
+            ("grpc.so_reuseport", int(shared_port)),  # else a port in use is an error
         ],
     )
     health_servicer = health.aio.HealthServicer()

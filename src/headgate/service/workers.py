@@ -1,0 +1,183 @@
+"""`headgate serve --workers N`: a supervisor, and N processes that share its ports."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..core.errors import HeadgateError, ValidationError
+from .listen import Address, room_for
+from .serve import ListenAddresses, ServeFiles, ServeSettings, WorkerPlace, serve_here
+from .shared_metrics import mark_dead
+
+log = logging.getLogger("headgate")
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 10.0
+_MOST_FAILURES = 5  # in a row, with no worker left that serves
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def check_workers(settings: ServeSettings) -> None:
+    if settings.url.startswith("memory://"):
+        raise ValidationError(
+            "--workers needs a store that processes can share, and memory:// is another one in each process: "
+            "use --url with redis://, postgresql://, dynamodb:// or sqlite:///file"
+        )
+    if settings.dashboard:
+        raise ValidationError(
+            "--workers does not serve the dashboard, whose sessions and counts live in one process: "
+            "pass --no-dashboard, and run `headgate ui` or another `headgate serve` for it"
+        )
+
+
+def serve_workers(settings: ServeSettings, on_listening: Callable[[ListenAddresses], object]) -> None:
+    """Serve by several processes until SIGTERM or SIGINT, then let all of them finish their requests."""
+    check_workers(settings)
+    files = ServeFiles(settings)
+    with ExitStack() as stack:
+        listener = stack.enter_context(files.http.bound())
+        port = 0
+        if files.grpc is not None:
+            port = stack.enter_context(_reserved(files.grpc)).getsockname()[1]
+        folder = stack.enter_context(TemporaryDirectory(prefix="headgate-"))
+        _Supervisor(settings, WorkerPlace(listener, port, folder), on_listening).run()
+
+
+def _reserved(address: Address) -> socket.socket:
+    """A port for all workers. It must be free: without the first attempt it could be shared with another service."""
+    address.bound().close()
+    return address.bound(shared=True)
+
+
+class _Worker:
+    def __init__(self, settings: ServeSettings, place: WorkerPlace) -> None:
+        self.pipe, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_work, args=(settings, place, theirs), name="headgate-worker")
+        self.process.start()
+        theirs.close()
+        self.ready = False
+        self.error = ""
+
+    def read(self) -> ListenAddresses | None:
+        """Where it listens, when it says so; or None, and `error` may be set."""
+        try:
+            said = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        if isinstance(said, ListenAddresses):
+            self.ready = True
+            return said
+        self.error = str(said)
+        return None
+
+    def signal(self, number: int) -> None:
+        if self.process.is_alive() and self.process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+
+class _Supervisor:
+    def __init__(
+        self, settings: ServeSettings, place: WorkerPlace, on_listening: Callable[[ListenAddresses], object]
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._on_listening = on_listening
+        self._workers: list[_Worker] = []
+        self._announced = self._stopping = False
+        self._failures = 0
+        self._start_at = 0.0
+        self._wake, self._waker = socket.socketpair()
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+        try:
+            while not self._stopping or self._workers:
+                self._start_missing()
+                self._look()
+        finally:
+            for worker in self._workers:
+                worker.process.kill()
+            for worker in self._workers:
+                worker.process.join()
+
+    def _signalled(self, number: int, frame: Any) -> None:
+        self._waker.send(bytes([number]))
+
+    def _start_missing(self) -> None:
+        if self._stopping or time.monotonic() < self._start_at:
+            return
+        while len(self._workers) < self._settings.workers:
+            self._workers.append(_Worker(self._settings, self._place))
+
+    def _look(self) -> None:
+        waited: list[Any] = [self._wake]
+        for worker in self._workers:
+            waited += [worker.process.sentinel] if worker.ready else [worker.process.sentinel, worker.pipe]
+        missing = len(self._workers) < self._settings.workers and not self._stopping
+        found = wait(waited, max(0.0, self._start_at - time.monotonic()) if missing else None)
+        if self._wake in found:
+            for number in self._wake.recv(64):
+                self._pass_on(number)
+        for worker in list(self._workers):
+            if worker.pipe in found:
+                self._heard(worker, worker.read())
+            if worker.process.sentinel in found:
+                self._died(worker)
+
+    def _pass_on(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._stopping = True
+            self._place.listener.close()  # or connections would be accepted that no worker takes
+        for worker in self._workers:
+            worker.signal(number)
+
+    def _heard(self, worker: _Worker, where: ListenAddresses | None) -> None:
+        if where is None:
+            return
+        self._failures = 0
+        if not self._announced and sum(one.ready for one in self._workers) == self._settings.workers:
+            self._announced = True
+            self._on_listening(where)
+
+    def _died(self, worker: _Worker) -> None:
+        worker.process.join()
+        self._workers.remove(worker)
+        worker.pipe.close()
+        mark_dead(self._place.folder, worker.process.pid or 0)
+        if self._stopping:
+            return
+        why = worker.error or f"exit code {worker.process.exitcode}"
+        self._failures += 1
+        serving = any(one.ready for one in self._workers)
+        if not self._announced or (self._failures >= _MOST_FAILURES and not serving):
+            raise HeadgateError(worker.error or f"a worker ended at its start: {why}")
+        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
+        self._start_at = time.monotonic() + pause
+        log.error("worker %s died (%s), and is replaced", worker.process.pid, why)
+
+
+def _work(settings: ServeSettings, place: WorkerPlace, pipe: Connection) -> None:
+    """The main function of a worker."""
+    os.setpgrp()  # Ctrl-C is for the supervisor, which passes it on: a second signal would end it at once
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log.setLevel(logging.INFO)
+    try:
+        files = ServeFiles(settings)
+        settings = replace(settings, max_connections=room_for(settings.max_connections))
+        serve_here(settings, files, place, pipe.send, orphaned=pipe.fileno())
+    except HeadgateError as error:
+        pipe.send(str(error))
+        raise SystemExit(2) from None
