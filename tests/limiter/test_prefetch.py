@@ -28,9 +28,9 @@ LIMIT = Limit.per_second("rps", 1000)
 class Watched:
     """Slices in front of a store, and what passed."""
 
-    def __init__(self, limit: Limit = LIMIT) -> None:
+    def __init__(self, limit: Limit = LIMIT, store: MemoryStore | None = None) -> None:
         self.now = 1_000_000
-        self.store = MemoryStore()
+        self.store = store or MemoryStore()
         self.limit = limit
         self.slices = Slices(SPAN, lambda: float(self.now), lambda: 0)
         self.chain = Chain(("ns/b/user#api",), Shape([{limit.name: limit}], [0]))
@@ -82,14 +82,47 @@ def test_in_any_interval_no_more_passes_than_is_promised(steps: list[tuple[int, 
         for _ in range(count):
             watched.acquire()
         passed = sum(amount for _, amount in watched.passes) * MILLI
-        pending = sum(-request.parts[0].amount_milli for request in watched.slices._back)
-        assert passed + watched.held + pending == watched.taken  # to the millitoken
-    for start, (since, _) in enumerate(watched.passes):
+        assert passed + watched.held <= watched.taken
+    check_the_promise(watched.passes, limit)
+
+
+def check_the_promise(passes: list[tuple[int, int]], limit: Limit) -> None:
+    for start, (since, _) in enumerate(passes):
         passed = 0
-        for until, amount in watched.passes[start:]:
+        for until, amount in passes[start:]:
             passed += amount
             refilled = limit.refill_milli * (until - since + SPAN) / limit.period_ms
             assert passed * MILLI <= limit.capacity_milli + refilled + 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 80), st.integers(0, 2), st.integers(0, 40)), max_size=60),
+    st.sampled_from([Limit.per_second("rps", 100), Limit("rps", 40, 400, 1)]),
+)
+def test_several_processes_keep_the_promise_together(steps: list[tuple[int, int, int]], limit: Limit) -> None:
+    store = MemoryStore()
+    processes = [Watched(limit, store) for _ in range(3)]
+    passes: list[tuple[int, int]] = []
+    for pause, number, count in steps:
+        for process in processes:
+            process.now += pause
+        processes[number].passes = passes
+        for _ in range(count):
+            processes[number].acquire()
+    check_the_promise(passes, limit)
+
+
+def test_what_comes_back_late_is_less_by_what_was_refilled_meanwhile() -> None:
+    limit = Limit("rps", 40, 400, 1)
+    store = MemoryStore()
+    late, other = Watched(limit, store), Watched(limit, store)
+    while not late.held:
+        late.acquire()
+    held = late.held
+    late.now = other.now = late.now + 10 * SPAN
+    while other.acquire()[0]:
+        pass
+    assert late.acquire()[0] is False, held
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=80))
@@ -269,10 +302,11 @@ def test_tasks_give_back_by_themselves_and_on_close(tmp_path: Path) -> None:
         async with RateLimiter(url, limits=[limit]) as other:
             async with RateLimiter(url, limits=[limit], prefetch=0.05) as limiter:
                 passed = await until_some_is_held(limiter)
-                while (await other.available("user", "api"))["rps"] != 1000 - passed:  # noqa: ASYNC110 - the store says
+                while (await other.available("user", "api"))["rps"] < 1000 - passed - 1:  # noqa: ASYNC110 - the store says
                     await asyncio.sleep(0.01)
                 passed += await until_some_is_held(limiter)
-            assert await other.available("user", "api") == {"rps": 1000 - passed}
+            # What came back late, by the timer, may be less by a millitoken.
+            assert 0 <= 1000 - passed - (await other.available("user", "api"))["rps"] <= 1
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
@@ -336,3 +370,22 @@ def test_a_fork_has_none_of_its_parents_slices(limiter: SyncRateLimiter) -> None
         os._exit(1 if slices is None or slices._live or slices._streams or slices.surrender() else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert limiter.try_acquire("user", "api", {"rps": 1}).local
+
+
+def test_watchers_hear_of_decisions_made_here(limiter: SyncRateLimiter) -> None:
+    heard: list[str] = []
+
+    class Watcher:
+        def decided(self, entity_id: str, resource: str, outcome: str, seconds: float) -> None:
+            heard.append(outcome)
+
+        def settled(self, requests: int, seconds: float, ok: bool) -> None:
+            heard.append("store")
+
+        def decided_here(self, resource: str) -> None:
+            heard.append(f"here: {resource}")
+
+    until_held(limiter)
+    limiter.watch(Watcher())
+    assert limiter.try_acquire("user", "api", {"rps": 1}).local
+    assert heard == ["allowed", "here: api"]

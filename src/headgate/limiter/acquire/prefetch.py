@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any
 
 from ...core.decide import FORCE, LOWER, PENALIZE, Answer, Parts, Request
@@ -59,13 +60,18 @@ class Slice:
             left[at] -= part[2]
         return Answer(True, 0, [(level + own, 0) for level, own in zip(self._levels, left)])
 
-    def rest(self) -> Request | None:
-        """End it, and give back what is left."""
-        self.over = True
-        parts = tuple(
-            part._replace(amount_milli=-milli) for part, milli in zip(self.stream.parts, self.left) if milli > 0
-        )
-        return Request(FORCE, self.stream.keys, parts) if parts else None
+    def rest(self, now: float) -> Request | None:
+        """Give back what is left, less what was refilled since it should have been: a bucket that was full again
+        meanwhile would have both, and more would pass at once than is promised."""
+        if now < self.began:
+            return None  # how late it is, is not known
+        late = max(0.0, now - self.ends)
+        parts = []
+        for part, milli in zip(self.stream.parts, self.left):
+            back = milli - ceil(part.limit.refill_milli * late / part.limit.period_ms)
+            if back > 0:
+                parts.append(part._replace(amount_milli=-back))
+        return Request(FORCE, self.stream.keys, tuple(parts)) if parts else None
 
 
 class Stream:
@@ -285,7 +291,7 @@ class Slices:
         return made.lives(now) and made.generation == self.generation()
 
     def _end(self, made: Slice) -> None:
-        rest = made.rest() if not made.over else None
+        rest = None if made.over else made.rest(self.now())
         if rest is not None and made.generation == self.generation():
             self._back.append(rest)
         self._forget(made)
