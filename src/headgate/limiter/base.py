@@ -25,6 +25,7 @@ class BaseLimiter:
     happened and never refuses. `available` and `time_until_available` only look.
 
     `limits`: those that hold where no stored limit of that name does.
+    `prefetch`: for how many seconds tokens may be taken from the store before they are used; 0 is off.
     """
 
     engine: Engine
@@ -47,6 +48,7 @@ class BaseLimiter:
         usage_days: int = 90,
         audit_days: int = 365,
         actor: str | None = None,
+        prefetch: float = 0.0,
     ) -> None:
         engine = self._engine_class(
             url,
@@ -63,6 +65,7 @@ class BaseLimiter:
             usage_days=usage_days,
             audit_days=audit_days,
             actor=actor,
+            prefetch=prefetch,
         )
         self.engine = self._subject = engine
         self.url = engine.url

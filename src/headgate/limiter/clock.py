@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from functools import partial
 from typing import Protocol
 
+_boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic
 GLANCE_SECONDS = 0.02  # how often to look at a clock that may be set at any moment
 
 
@@ -13,6 +16,11 @@ class Clock(Protocol):
     """Anything with `now_ms()`. If it has `sleep` and `asleep` too, waiting is left to them."""
 
     def now_ms(self) -> int: ...
+
+
+def boot_ms() -> float:
+    """Milliseconds that are not set back. A machine that was suspended has to find that time has passed."""
+    return _boot_seconds() * 1000
 
 
 class SystemClock:

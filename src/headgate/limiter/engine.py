@@ -26,8 +26,9 @@ from .acquire.decision import Decision, JointDecision
 from .acquire.fallback import Fallback
 from .acquire.group import Ask, AskOutcome, Group, Member, Settled
 from .acquire.options import OnError, Options, check_on_unavailable
+from .acquire.prefetch import Slices, check_prefetch
 from .acquire.slot_queue import SlotQueues
-from .clock import Clock, SystemClock
+from .clock import Clock, SystemClock, boot_ms
 from .config.cache import ConfigCache
 from .ids import to_stored_id
 from .leases.held_slots import HeldSlots
@@ -79,6 +80,7 @@ class Engine(ABC):
         usage_days: int,
         audit_days: int,
         actor: str | None,
+        prefetch: float,
     ) -> None:
         self.url = url
         self._name = name
@@ -110,9 +112,14 @@ class Engine(ABC):
         self.store: Store | AsyncStore
         self.slot_queues: SlotQueues
         self.renewal: Any
+        self.prefetch_ms = check_prefetch(prefetch)
+        self.slices: Slices | None = None
         self.take: Callable[[Sequence[str], Parts, int], Answer] | None = None  # of a store in this process
         self.open()
         self.wire()
+        if self.prefetch_ms and self.take is None:
+            now = clock.now_ms if clock else boot_ms
+            self.slices = Slices(self.prefetch_ms, now, lambda: self.cache.generation, self.watch_slices)
 
     @abstractmethod
     def open(self) -> None:
@@ -121,6 +128,10 @@ class Engine(ABC):
     @abstractmethod
     def wire(self) -> None:
         """Choose how to call the store: directly, or through the observers if there are watchers."""
+
+    @abstractmethod
+    def watch_slices(self) -> None:
+        """There is a new slice, and what it has left at its end has to be given back."""
 
     @abstractmethod
     def make_lease(
@@ -182,6 +193,13 @@ class Engine(ABC):
             if lease is not None and outcome.hold is None:
                 lease._on_lost = options.on_lost  # for slots that it may take later
         return decision
+
+    def decide_here(self, chain: Chain, parts: Parts) -> Decision[Any] | None:
+        """Out of a slice, if there is one that covers the parts."""
+        if self.slices is None:
+            return None
+        given = self.slices.give(chain.keys, parts)
+        return None if given is None else Decision(self, chain, parts, given[1], None, given[0])
 
     def observed(self) -> bool:
         if not self.warm:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from ..core.decide import Answer, Parts, Request
 from ..core.errors import RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
+from ..core.units import MILLI
 from ..plan import (
     Call,
     Nap,
@@ -33,6 +34,7 @@ from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
 from .acquire.options import PLAIN, OnError, OnUnavailable, Options
+from .acquire.prefetch import ahead_plan, dropped_by
 from .acquire.slot_queue import SlotQueues
 from .acquire.task_coalescer import TaskCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
@@ -59,6 +61,7 @@ class TaskEngine(Engine):
             asyncio.Event, shared=not in_process, notifications=getattr(store, "notifications", None)
         )
         self.renewal = TaskRenewal(self)
+        self._swept_by: asyncio.AbstractEventLoop | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
         self._drain: Callable[[float], Coroutine[Any, Any, None]] | None = None
@@ -84,6 +87,9 @@ class TaskEngine(Engine):
             self._ask_here = observers.settling(here.settle) if observers.watched else here.settle
             self.take = observers.taking(here.take) if observers.watched else here.take
 
+    def watch_slices(self) -> None:
+        self._sweep(asyncio.get_running_loop())
+
     def make_lease(
         self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
     ) -> Lease:
@@ -97,7 +103,12 @@ class TaskEngine(Engine):
     async def perform(self, call: Call[Any]) -> Any:
         self.check_open()
         perform: Callable[..., Coroutine[Any, Any, Any]] = self._PERFORM.get(type(call), TaskEngine._call_store)
-        return await perform(self, call)
+        if self.slices is None or not (keys := dropped_by(call)):
+            return await perform(self, call)
+        try:
+            return await perform(self, call)
+        finally:
+            self.slices.drop(keys)
 
     async def _settle_one(self, call: Settle) -> Answer:
         return await self._settle(call.request)
@@ -174,6 +185,20 @@ class TaskEngine(Engine):
         self._background.add(task)  # the loop itself holds tasks only weakly
         task.add_done_callback(self._background.discard)
 
+    def _sweep(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Give back what slices have left at their end, though no request may follow; look again as long as there are
+        some."""
+        assert self.slices is not None
+        if loop is None:
+            if (back := self.slices.due()) and not self.closed:
+                self.in_background(self._settle_each(back))
+            loop = asyncio.get_running_loop()
+        elif self._swept_by is loop:
+            return
+        self._swept_by = loop if self.slices.next_end() is not None and not self.closed else None
+        if self._swept_by is not None:
+            loop.call_later(max(self.slices.span / MILLI, GLANCE_SECONDS), self._sweep)
+
     # Deciding
 
     async def decide(
@@ -196,11 +221,19 @@ class TaskEngine(Engine):
                 if not chain.shape.has_slots:
                     if self.take is not None:
                         return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
-                    entry = self._submit(chain.plain_request(parts))
+                    if (here := self.decide_here(chain, parts)) is not None:
+                        return here
+                    entry = None
                     try:
-                        return Decision(self, chain, parts, await entry)
+                        if self.slices is not None:
+                            answer = await self.run(ahead_plan(self.slices, chain, parts))
+                        else:
+                            entry = self._submit(chain.plain_request(parts))
+                            answer = await entry
+                        return Decision(self, chain, parts, answer)
                     except asyncio.CancelledError:
-                        await self._withdraw((entry,))
+                        if entry is not None:
+                            await self._withdraw((entry,))
                         raise
                     except RateLimiterUnavailable as unavailable:
                         asks = (Ask(entity_id, resource, consume, limits),)
@@ -253,6 +286,8 @@ class TaskEngine(Engine):
         if not self.closed:
             self.closed, self.warm = True, False
             try:
+                if self.slices is not None and (back := self.slices.surrender()):
+                    await self._settle_each(back)
                 await self.renewal.close()
                 if self._drain is not None:
                     await self._drain(2 * self.store_timeout)

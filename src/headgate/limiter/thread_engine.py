@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
-from ..core.errors import PartlyAnswered, RateLimiterUnavailable, Unanswered
+from ..core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
 from ..plan import (
     Call,
@@ -32,6 +33,7 @@ from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
 from .acquire.options import PLAIN, OnError, OnUnavailable, Options
+from .acquire.prefetch import ahead_plan, dropped_by
 from .acquire.slot_queue import SlotQueues
 from .acquire.thread_coalescer import ThreadCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, sleep_on
@@ -71,6 +73,9 @@ class ThreadEngine(Engine):
             take = cast(InProcessStore, store).take
             self.take = observers.taking(take) if observers.watched else take
 
+    def watch_slices(self) -> None:
+        """The next call of any kind gives back what is due."""
+
     def make_lease(
         self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
     ) -> SyncLease:
@@ -84,7 +89,19 @@ class ThreadEngine(Engine):
     def perform(self, call: Call[Any]) -> Any:
         self.check_open()
         perform: Callable[..., Any] = self._PERFORM.get(type(call), ThreadEngine._call_store)
-        return perform(self, call)
+        if self.slices is None:
+            return perform(self, call)
+        if back := self.slices.due():
+            self._give_back(back)
+        try:
+            return perform(self, call)
+        finally:
+            if keys := dropped_by(call):
+                self.slices.drop(keys)
+
+    def _give_back(self, back: Sequence[Request]) -> None:
+        with suppress(HeadgateError):  # it is lost, and no concern of the caller's
+            settle_each(self._settle_batch, back)
 
     def _settle_one(self, call: Settle) -> Answer:
         return self._settle(call.request)
@@ -173,8 +190,14 @@ class ThreadEngine(Engine):
                 if not chain.shape.has_slots:
                     if self.take is not None:
                         return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
+                    if (here := self.decide_here(chain, parts)) is not None:
+                        return here
                     try:
-                        return Decision(self, chain, parts, self._settle(chain.request(parts)))
+                        if self.slices is not None:
+                            answer = self.run(ahead_plan(self.slices, chain, parts))
+                        else:
+                            answer = self._settle(chain.request(parts))
+                        return Decision(self, chain, parts, answer)
                     except RateLimiterUnavailable as unavailable:
                         asks = (Ask(entity_id, resource, consume, limits),)
                         groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
@@ -219,5 +242,7 @@ class ThreadEngine(Engine):
     def close(self) -> None:
         if not self.closed:
             self.closed, self.warm = True, False
+            if self.slices is not None and (back := self.slices.surrender()):
+                self._give_back(back)
             self.renewal.close(self.store_timeout)
             self.store.close()

@@ -19,6 +19,7 @@ from .instruments import (
     DECISION_DURATION,
     DECISIONS,
     LEASES,
+    LOCAL_DECISIONS,
     MISCONFIGURED,
     WAITERS,
     Instrument,
@@ -92,6 +93,9 @@ class Metrics(ABC):
             for outcome in get_args(Outcome)
             for resource in (*self._resources, OTHER)
         }
+        self._local = {
+            resource: self._record(LOCAL_DECISIONS, (*own, resource)) for resource in (*self._resources, OTHER)
+        }
         self._calls = {ok: self._record(CALL_DURATION, (*own, "ok" if ok else "failed")) for ok in (True, False)}
         self._requests = self._record(CALL_REQUESTS, own)
         # One exists from the start, so that a query returns 0 as long as nothing is wrong.
@@ -108,6 +112,9 @@ class Metrics(ABC):
         count, time = self._decisions[outcome, resource if resource in self._resources else OTHER]
         count(1)
         time(seconds)
+
+    def decided_here(self, resource: str) -> None:
+        self._local[resource if resource in self._resources else OTHER](1)
 
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
         self._calls[ok](seconds)

@@ -53,6 +53,13 @@ DECISIONS = Instrument(
     "Decisions: allowed, refused, degraded (allowed without the store) or unavailable (an error was raised).",
     ("outcome", "resource"),
 )
+LOCAL_DECISIONS = Instrument(
+    "headgate.decisions.local",
+    "counter",
+    "{decision}",
+    "Decisions made without the store, with prefetched tokens. They are among those that were allowed.",
+    ("resource",),
+)
 DECISION_DURATION = Instrument(
     "headgate.decision.duration",
     "histogram",
@@ -104,4 +111,14 @@ MISCONFIGURED = Instrument(
     ("rule", "cause"),
 )
 
-INSTRUMENTS = (DECISIONS, DECISION_DURATION, CALL_DURATION, CALL_REQUESTS, BREAKER, WAITERS, LEASES, MISCONFIGURED)
+INSTRUMENTS = (
+    DECISIONS,
+    LOCAL_DECISIONS,
+    DECISION_DURATION,
+    CALL_DURATION,
+    CALL_REQUESTS,
+    BREAKER,
+    WAITERS,
+    LEASES,
+    MISCONFIGURED,
+)

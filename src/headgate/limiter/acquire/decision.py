@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..leases.lease import BaseLease
     from .options import OnError
+    from .prefetch import Slice
 
 L = TypeVar("L", bound="BaseLease")
 
@@ -25,7 +26,7 @@ L = TypeVar("L", bound="BaseLease")
 class Decision(Generic[L]):
     """Truthy if the request passed. Then `lease` holds what it took; otherwise `lease` is None."""
 
-    __slots__ = ("_answer", "_chain", "_engine", "_lease", "_outcome", "_parts", "allowed")
+    __slots__ = ("_answer", "_chain", "_engine", "_lease", "_outcome", "_parts", "_slice", "allowed")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Decision(Generic[L]):
         parts: Parts | None,
         answer: Answer | None,
         outcome: AskOutcome | None = None,
+        given_by: Slice | None = None,
     ) -> None:
         self.allowed = answer.allowed if answer is not None else outcome is not None and outcome.error is None
         self._engine = engine
@@ -41,6 +43,7 @@ class Decision(Generic[L]):
         self._parts = parts
         self._answer = answer
         self._outcome = outcome
+        self._slice = given_by
         self._lease: L | None = None
 
     def __bool__(self) -> bool:
@@ -51,6 +54,11 @@ class Decision(Generic[L]):
         """The store was unavailable. Under the policy "allow" it passed and nothing was counted; under "local" it was
         decided in this process."""
         return self._outcome is not None and self._outcome.degraded
+
+    @property
+    def local(self) -> bool:
+        """It was decided in this process, out of tokens that were taken from the store before (`prefetch`)."""
+        return self._slice is not None
 
     def mark_degraded(self) -> None:
         """It was decided by a limiter that stands in for another one, whose store is unavailable."""
@@ -77,6 +85,7 @@ class Decision(Generic[L]):
         elif self.allowed:
             hold = None if self._outcome is None else self._outcome.hold
             self._lease = self._engine.make_lease(self._chain, self._parts, on_error, hold, degraded=self.degraded)
+            self._lease._slice = self._slice
         return self._lease
 
     @property

@@ -34,6 +34,7 @@ from ..vendor.sync import VendorSync, learn_plan
 from .held_slots import HeldSlots, LeaseRecord, OnLost, new_lease_id
 
 if TYPE_CHECKING:
+    from ..acquire.prefetch import Slice
     from ..engine import Engine
     from ..task_engine import TaskEngine
     from ..thread_engine import ThreadEngine
@@ -67,6 +68,7 @@ class BaseLease(PlanMethods):
         self._hold = hold
         self._counts = parts is not None
         self._on_lost: OnLost | None = None
+        self._slice: Slice | None = None  # that it was given out of
         self._ended = ""
         self._id = ""
         self._forks = forks()
@@ -173,7 +175,8 @@ class BaseLease(PlanMethods):
         if not self._counts:
             return
         released = self._chain.check_release(amounts, self._taken_milli)
-        yield from self._correct_plan({name: -milli for name, milli in released.items()})
+        if not self._back_to_slice(released):
+            yield from self._correct_plan({name: -milli for name, milli in released.items()})
 
     def _renew_plan(self) -> Plan[bool]:
         """Hold on to the slots for as long again. It is done in the background too. False if they are lost."""
@@ -222,6 +225,17 @@ class BaseLease(PlanMethods):
             raise
         if lease_id:
             self.engine.slot_queues.given_back(slots_of(request))
+
+    def _back_to_slice(self, amounts: Mapping[str, int]) -> bool:
+        """Into the slice that it was given out of, if that lives. What else the lease took was counted later than the
+        slice, and holds no slots or record."""
+        slices = self.engine.slices
+        if self._slice is None or slices is None or self._hold is not None:
+            return False
+        if not slices.give_back(self._slice, self._chain.shape.spread(amounts)):
+            return False
+        self._add({name: -milli for name, milli in amounts.items()})
+        return True
 
     def _add(self, amounts: Mapping[str, int]) -> None:
         for name, milli in amounts.items():
@@ -291,6 +305,8 @@ class BaseLease(PlanMethods):
 
     def _give_back_plan(self, *, keep: bool) -> Plan[None]:
         slots, tokens = self._slots_and_tokens()
+        if not keep and self._back_to_slice(tokens):
+            return
         back = {name: -milli for name, milli in (slots if keep else {**slots, **tokens}).items()}
         extra: Parts = ()
         if self._hold is not None:

@@ -83,7 +83,8 @@ class Watcher(Protocol):
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
         """One call to the store has ended. `ok`: it answered all of the requests that shared it."""
 
-    # A watcher may also have `misconfigured(rule, cause)`: a rule of the HTTP adapters could not be applied.
+    # A watcher may also have `misconfigured(rule, cause)`: a rule of the HTTP adapters could not be applied;
+    # and `decided_here(resource)`: the decision that was just reported was made with prefetched tokens.
 
 
 class Observers:
@@ -252,6 +253,8 @@ class Deciding:
         tells = observers._tells_acquires()
         for (entity_id, resource), (decision, parts) in zip(self._asks, _by_ask(decisions)):
             observers._decided(entity_id, resource, outcome_of(decision), seconds)
+            if decision.local:
+                observers._each("decided_here", resource)
             if tells and decision.error is None:
                 observers._tell_decided(entity_id, resource, decision, parts, seconds)
 
