@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from .bucket import Bucket
 from .limit import Limit
+from .quota import Quota
 from .slots import Slots
 from .units import MILLI
 
@@ -74,8 +75,10 @@ def refund(request: Request) -> Request:
 def state_of(part: Part, now_ms: int) -> State:
     """The state of a part that nothing is known of: full, or free."""
     _, limit, _, revision = part
-    if limit.refill_milli:
+    if limit.refill_milli > 0:
         return Bucket.full(limit, now_ms, revision)
+    if limit.refill_milli:
+        return Quota.full(limit, now_ms, revision)
     return Slots(limit, now_ms, revision=revision)
 
 
@@ -123,8 +126,8 @@ def take(parts: Parts, states: Sequence[State], now_ms: int, max_wait_ms: int = 
         return take_one(parts[0], states[0], now_ms, max_wait_ms)
     looked, longest = _look(parts, states, now_ms, changes=True)
     allowed = longest is not None and longest <= max_wait_ms
-    if longest:  # tokens can be had from the future, slots cannot
-        allowed = allowed and not any(wait_ms and isinstance(state, Slots) for state, _, wait_ms in looked)
+    if longest:  # tokens of a bucket can be had from the future, others cannot
+        allowed = allowed and not any(wait_ms and state.limit.refill_milli <= 0 for state, _, wait_ms in looked)
     if allowed:
         for state, amount_milli, _ in looked:
             state.take(amount_milli)
@@ -136,7 +139,9 @@ def take(parts: Parts, states: Sequence[State], now_ms: int, max_wait_ms: int = 
 def _queue_up(looked: list[tuple[State, int, int | None]], max_wait_ms: int) -> None:
     """Keep a place for slots if they are all that is missing, and give it up if not."""
     waits = all(
-        wait_ms is not None and (isinstance(state, Slots) or wait_ms <= max_wait_ms) for state, _, wait_ms in looked
+        wait_ms is not None
+        and (isinstance(state, Slots) or wait_ms <= (0 if isinstance(state, Quota) else max_wait_ms))
+        for state, _, wait_ms in looked
     )
     for state, amount_milli, _ in looked:
         if isinstance(state, Slots):
@@ -156,7 +161,7 @@ def take_one(part: Part, bucket: Bucket, now_ms: int, max_wait_ms: int = 0) -> A
         bucket.take(amount_milli)
         return Answer(True, 0, ((bucket.tokens_milli, 0),))
     wait_ms = bucket.wait_ms(amount_milli)
-    allowed = wait_ms is not None and wait_ms <= max_wait_ms
+    allowed = wait_ms is not None and wait_ms <= max_wait_ms and (not wait_ms or limit.refill_milli > 0)
     if allowed:
         bucket.take(amount_milli)
     return Answer(allowed, wait_ms, ((bucket.available_milli(), wait_ms),))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from .calendar import MIDNIGHT, PERIODS, UTC, WEEKDAYS, Calendar
 from .errors import ValidationError
 from .names import check_limit_name
 from .units import MILLI, Number, from_milli, seconds_to_ms, tokens_to_milli
@@ -26,7 +27,17 @@ _SPEC = re.compile(
 _SLOTS_SPEC = re.compile(
     rf"\s*(?P<slots>\d[\d_]*)\s+concurrent(?:\s+ttl\s+(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+))?\s*", re.IGNORECASE
 )
+_QUOTA_SPEC = re.compile(
+    rf"\s*(?P<amount>{_NUMBER})\s*(?:/|\s+per\s+)\s*(?:(?P<per>hour|day|week|month|year)|cron\s+(?P<cron>\S+(?:\s+\S+){{4}}))"
+    r"\s+resets(?P<resets>(?:\s+\S+)*)\s*",
+    re.IGNORECASE,
+)
+_FIRST_USE_SPEC = re.compile(
+    rf"\s*(?P<amount>{_NUMBER})\s*(?:/|\s+per\s+)\s*(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+)\s+from\s+first\s+use\s*",
+    re.IGNORECASE,
+)
 DEFAULT_TTL_SECONDS = 60
+AT_ONCE = -1  # as `refill_milli`: of a quota
 OWN = "_"  # the names of headgate's own limits start with it, and no other name may
 
 
@@ -48,6 +59,7 @@ class Limit:
     capacity_milli: int = field(repr=False)
     refill_milli: int = field(repr=False)
     period_ms: int = field(repr=False)
+    calendar: Calendar | None = field(repr=False)
     _hash: int = field(repr=False, compare=False)
 
     def __init__(self, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> None:
@@ -56,7 +68,8 @@ class Limit:
         put(self, "capacity_milli", tokens_to_milli(capacity, f"capacity of limit {name!r}"))
         put(self, "refill_milli", tokens_to_milli(refill_amount, f"refill_amount of limit {name!r}"))
         put(self, "period_ms", seconds_to_ms(refill_period_seconds, f"refill_period_seconds of limit {name!r}"))
-        put(self, "_hash", hash((name, self.capacity_milli, self.refill_milli, self.period_ms)))
+        put(self, "calendar", None)
+        put(self, "_hash", hash((name, self.capacity_milli, self.refill_milli, self.period_ms, None)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -83,6 +96,10 @@ class Limit:
     @property
     def is_concurrent(self) -> bool:
         return not self.refill_milli
+
+    @property
+    def is_quota(self) -> bool:
+        return self.refill_milli == AT_ONCE
 
     @classmethod
     def custom(cls, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> Limit:
@@ -113,26 +130,103 @@ class Limit:
         return cls.from_stored(name, capacity_milli, 0, seconds_to_ms(ttl, f"ttl of limit {name!r}"))
 
     @classmethod
+    def quota(
+        cls,
+        name: str,
+        amount: Number,
+        per: str | Number | None = None,
+        *,
+        tz: str = UTC,
+        at: str = MIDNIGHT,
+        on: str | int | None = None,
+        cron: str | None = None,
+        from_first_use: bool = False,
+    ) -> Limit:
+        """`amount` in a window, and all of it again in the next one.
+
+        Limit.quota("usd", 25, "day", tz="Europe/Berlin", at="06:30")
+        Limit.quota("calls", 5_000, "week", on="sunday")
+        Limit.quota("exports", 9, cron="0 6 * * 1-5", tz="Europe/Berlin")
+        Limit.quota("messages", 45, 5 * 3600, from_first_use=True)    # five hours from the first one on
+        """
+        amount_milli = tokens_to_milli(amount, f"amount of limit {check_limit_name(name)!r}")
+        if from_first_use:
+            if (tz, at, on, cron) != (UTC, MIDNIGHT, None, None):
+                raise ValidationError(f"limit {name!r}: tz, at, on and cron are for calendars, not for from_first_use")
+            period_ms = seconds_to_ms(per, f"the window of limit {name!r}, in seconds,")
+            return cls.from_stored(name, amount_milli, AT_ONCE, period_ms)
+        if cron is not None:
+            if per is not None or at != MIDNIGHT or on is not None:
+                raise ValidationError(f"limit {name!r}: a cron expression says all of per, at and on: leave these out")
+            return cls.from_stored(name, amount_milli, AT_ONCE, 0, Calendar.matching(cron, tz=tz))
+        if per not in PERIODS and isinstance(per, (int, float, Decimal)):
+            raise ValidationError(
+                f"limit {name!r}: a window of {per!r} seconds needs from_first_use=True; one of the calendar is per "
+                "'hour', 'day', 'week', 'month' or 'year'"
+            )
+        return cls.from_stored(name, amount_milli, AT_ONCE, 0, Calendar.every(per, tz=tz, at=at, on=on))
+
+    @classmethod
+    def at_most(cls, name: str, amount: Number, seconds: Number, burst: Number | None = None) -> Limit:
+        """No more than `amount` in any window of so many seconds, wherever it begins: a bucket whose burst (a quarter,
+        if it is not given) and refill are `amount` together."""
+        amount_milli = tokens_to_milli(amount, f"amount of limit {check_limit_name(name)!r}")
+        burst_milli = (amount_milli + 3) // 4 if burst is None else tokens_to_milli(burst, f"burst of limit {name!r}")
+        if burst_milli >= amount_milli:
+            raise ValidationError(f"burst of limit {name!r} must be less than the amount of {amount}, not {burst!r}")
+        period_ms = seconds_to_ms(seconds, f"the window of limit {name!r}, in seconds,")
+        return cls.from_stored(name, burst_milli, amount_milli - burst_milli, period_ms)
+
+    @classmethod
     def parse(cls, name: str, spec: str) -> Limit:
         """Read `"100/minute"`, `"100/minute burst 150"`, `"5 per 10 seconds"`, `"1_000_000/day"`, `"10 concurrent"`,
-        `"10 concurrent ttl 90s"`."""
+        `"10 concurrent ttl 90s"`, `"1000/day resets 06:30 Europe/Berlin"`, `"50/month resets 15 UTC"`,
+        `"9/cron 0 6 * * 1-5 resets UTC"`, `"45/5h from first use"`."""
         text = spec if isinstance(spec, str) else ""
+        if quota := _QUOTA_SPEC.fullmatch(text):
+            return cls._quota_from(name, quota)
         slots = _SLOTS_SPEC.fullmatch(text)
-        found = slots or _SPEC.fullmatch(text)
+        first_use = _FIRST_USE_SPEC.fullmatch(text)
+        found = slots or first_use or _SPEC.fullmatch(text)
         unit = _unit(found["unit"] or "minute") if found else None
         if found is None or unit is None:
             raise ValidationError(
                 f"limit {name!r} cannot be read from {spec!r}: write it like '100/minute', '5/10s', "
-                "'100/minute burst 150' (units: ms, second, minute, hour, day, week) or '10 concurrent ttl 60s'"
+                "'100/minute burst 150' (units: ms, second, minute, hour, day, week), '1000/day resets 06:30 "
+                "Europe/Berlin', '45/5h from first use' or '10 concurrent ttl 60s'"
             )
         seconds = Decimal(found["count"] or 1) * _UNITS_MS[unit] / MILLI
         if slots:
             return cls.concurrent(name, int(slots["slots"]), seconds)
+        if first_use:
+            return cls.quota(name, Decimal(found["amount"]), seconds, from_first_use=True)
         amount, burst = Decimal(found["amount"]), Decimal(found["burst"] or found["amount"])
         return cls(name, burst, amount, seconds)
 
     @classmethod
-    def from_stored(cls, name: str, capacity_milli: int, refill_milli: int, period_ms: int) -> Limit:
+    def _quota_from(cls, name: str, found: re.Match[str]) -> Limit:
+        """`resets` may name the day, the time and the zone, in this order."""
+        amount, words, given = Decimal(found["amount"]), found["resets"].split(), dict[str, Any]()
+        if words and "/" not in words[0] and _is_day(words[0]):
+            day = words.pop(0).lower()
+            given["on"] = int(day) if day.isdigit() else day
+        if words and ":" in words[0]:
+            given["at"] = words.pop(0)
+        if words:
+            given["tz"] = words.pop(0)
+        if words:
+            raise ValidationError(
+                f"limit {name!r}: {' '.join(words)!r} is too much in {found[0]!r}: after 'resets' comes a day, a time "
+                "and a zone, like 'sunday 09:00 UTC'"
+            )
+        if found["cron"]:
+            return cls.quota(name, amount, cron=found["cron"], **given)
+        return cls.quota(name, amount, found["per"].lower(), **given)
+
+    @classmethod
+    def from_stored(
+        cls, name: str, capacity_milli: int, refill_milli: int, period_ms: int, calendar: Calendar | None = None
+    ) -> Limit:
         """Rebuild a limit from its own numbers, which were checked when it was made."""
         limit = object.__new__(cls)
         put = object.__setattr__
@@ -140,16 +234,22 @@ class Limit:
         put(limit, "capacity_milli", capacity_milli)
         put(limit, "refill_milli", refill_milli)
         put(limit, "period_ms", period_ms)
-        put(limit, "_hash", hash((name, capacity_milli, refill_milli, period_ms)))
+        put(limit, "calendar", calendar)
+        put(limit, "_hash", hash((name, capacity_milli, refill_milli, period_ms, calendar)))
         return limit
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The hash of a string differs from process to process.
-        return Limit.from_stored, (self.name, self.capacity_milli, self.refill_milli, self.period_ms)
+        return Limit.from_stored, (self.name, self.capacity_milli, self.refill_milli, self.period_ms, self.calendar)
 
     def as_dict(self) -> dict[str, Any]:
         if self.is_concurrent:
             return {"name": self.name, "slots": self.capacity, "ttl_seconds": self.refill_period_seconds}
+        if self.is_quota:
+            window = (
+                self.calendar.as_dict() if self.calendar else {"seconds_from_first_use": from_milli(self.period_ms)}
+            )
+            return {"name": self.name, "amount": self.capacity, **window}
         return {
             "name": self.name,
             "capacity": self.capacity,
@@ -162,22 +262,40 @@ class Limit:
         try:
             if "slots" in data:
                 return cls.concurrent(data["name"], data["slots"], data["ttl_seconds"])
+            if "amount" in data:
+                return cls._quota_from_dict(data)
             return cls(data["name"], data["capacity"], data["refill_amount"], data["refill_period_seconds"])
         except KeyError as missing:
             raise ValidationError(f"limit {dict(data)!r} lacks {missing}") from None
 
+    @classmethod
+    def _quota_from_dict(cls, data: Mapping[str, Any]) -> Limit:
+        name, amount = data["name"], data["amount"]
+        if "seconds_from_first_use" in data:
+            return cls.quota(name, amount, data["seconds_from_first_use"], from_first_use=True)
+        if "cron" in data:
+            return cls.quota(name, amount, cron=data["cron"], tz=data["tz"])
+        return cls.quota(name, amount, data["per"], tz=data["tz"], at=data["at"], on=data.get("on"))
+
     def __str__(self) -> str:
         """The spelling that `parse` reads back."""
+        if self.calendar is not None:
+            per = f"cron {self.calendar.cron}" if self.calendar.cron else self.calendar.per
+            return f"{_plain(self.capacity_milli)}/{per} resets {self.calendar.resets}"
         unit = next(unit for unit, unit_ms in reversed(_UNITS_MS.items()) if self.period_ms % unit_ms == 0)
         count = self.period_ms // _UNITS_MS[unit]
         if self.is_concurrent:
             return f"{_plain(self.capacity_milli)} concurrent ttl {count}{unit if unit == 'ms' else unit[0]}"
+        if self.is_quota:
+            return f"{_plain(self.capacity_milli)}/{count}{unit if unit == 'ms' else unit[0]} from first use"
         burst = "" if self.capacity_milli == self.refill_milli else f" burst {_plain(self.capacity_milli)}"
         return f"{_plain(self.refill_milli)}/{unit if count == 1 else f'{count}{unit}'}{burst}"
 
     def __repr__(self) -> str:
         if self.is_concurrent:
             return f"Limit.concurrent({self.name!r}, {self.capacity}, ttl={self.refill_period_seconds})"
+        if self.is_quota:
+            return f"Limit.parse({self.name!r}, {str(self)!r})"
         return f"Limit({self.name!r}, {self.capacity}, {self.refill_amount}, {self.refill_period_seconds})"
 
 
@@ -188,6 +306,10 @@ def _unit(word: str) -> str | None:
         if name in _UNITS_MS:
             return name
     return None
+
+
+def _is_day(word: str) -> bool:
+    return (word[0].isdigit() and ":" not in word) or word.lower() in WEEKDAYS
 
 
 def _plain(milli: int) -> str:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .bucket import Bucket
 from .errors import CorruptState, RateLimiterUnavailable
+from .limit import AT_ONCE, Limit
 from .names import parse_bucket_key
+from .quota import Quota
 from .units import MAX_DEBT_MILLI, MAX_PERIOD_MS, MAX_TOKENS, MILLI, shown
 
 MAX_MILLI = MAX_TOKENS * MILLI
@@ -71,8 +74,8 @@ def is_sound_limit(capacity_milli: Any, refill_milli: Any, period_ms: Any) -> bo
     try:
         return (
             0 < capacity_milli <= MAX_MILLI
-            and 0 <= refill_milli <= MAX_MILLI
-            and 0 < period_ms <= MAX_PERIOD_MS
+            and AT_ONCE <= refill_milli <= MAX_MILLI
+            and (0 < period_ms <= MAX_PERIOD_MS or (refill_milli == AT_ONCE and period_ms == 0))
             and type(capacity_milli + refill_milli + period_ms) is int
         )
     except TypeError:
@@ -92,6 +95,29 @@ def is_sound_slots(settled_at_ms: Any, blocked_until_ms: Any, revision: Any, hol
         )  # fmt: skip
     except (TypeError, ValueError, AttributeError):
         return False
+
+
+def bucket_as_stored(
+    limit: Limit | None, name: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int
+) -> Bucket | None:
+    """The bucket, or quota, of stored numbers; None if they are corrupt. It has `limit` itself if that is the limit
+    under which it was stored."""
+    if limit is None or (limit.capacity_milli, limit.refill_milli, limit.period_ms) != (
+        capacity_milli,
+        refill_milli,
+        period_ms,
+    ):
+        if not is_sound_limit(capacity_milli, refill_milli, period_ms):
+            return None
+        limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
+    if refill_milli != AT_ONCE:
+        return Bucket(limit, *state) if is_sound_bucket(period_ms, capacity_milli, *state) else None
+    if not is_sound_bucket(LATEST_MS, capacity_milli, *state):
+        return None
+    _, settled_at_ms, ends_ms, *_ = state
+    if limit.calendar is not None and limit.calendar.window(settled_at_ms).ends_ms != ends_ms:
+        limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)  # under another calendar
+    return Quota(limit, *state)
 
 
 def corrupt_limit(key: str, limit_name: Any, numbers: Sequence[Any]) -> CorruptState:

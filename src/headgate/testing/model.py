@@ -128,10 +128,76 @@ class ModelSlots:
         return min(free, 0) if self.blocked_until_ms > self.at_ms else free
 
 
-ModelState: TypeAlias = "ModelBucket | ModelSlots"
+@dataclass
+class ModelQuota:
+    """What was used in the window that ends at `ends_ms`; None while no window is open."""
+
+    limit: Limit
+    at_ms: int
+    used: Fraction = Fraction(0)
+    ends_ms: int | None = None
+    blocked_until_ms: int = 0
+    revision: int = 0
+
+    @property
+    def capacity(self) -> Fraction:
+        return _tokens(self.limit.capacity_milli)
+
+    @property
+    def tokens(self) -> Fraction:
+        return self.capacity - self.used
+
+    def at(self, now_ms: int) -> ModelQuota:
+        now_ms = max(now_ms, self.at_ms)
+        over = self.ends_ms is not None and now_ms >= self.ends_ms
+        return replace(self, at_ms=now_ms, used=Fraction(0), ends_ms=None) if over else replace(self, at_ms=now_ms)
+
+    def under(self, limit: Limit, revision: int) -> ModelQuota:
+        if 0 < revision < self.revision:
+            return self
+        ends_ms = self.ends_ms
+        if limit.calendar is not None:
+            if limit.calendar != self.limit.calendar:
+                ends_ms = None
+        elif self.limit.calendar is None and ends_ms is not None:
+            ends_ms += limit.period_ms - self.limit.period_ms
+        elif self.limit.calendar is not None:
+            ends_ms = None
+        return (
+            replace(self, limit=limit, ends_ms=ends_ms, revision=revision or self.revision).in_a_window().at(self.at_ms)
+        )
+
+    def in_a_window(self) -> ModelQuota:
+        """A window of a calendar is always open; another one while something is used."""
+        calendar = self.limit.calendar
+        if calendar is not None:
+            return replace(self, ends_ms=calendar.window(self.at_ms).ends_ms) if self.ends_ms is None else self
+        if self.used <= 0:
+            return replace(self, ends_ms=None)
+        return replace(self, ends_ms=self.at_ms + self.limit.period_ms) if self.ends_ms is None else self
+
+    def wait_ms(self, amount: Fraction) -> int | None:
+        if amount > self.capacity:
+            return None
+        wait = 0
+        if amount > self.tokens:
+            assert self.ends_ms is not None
+            wait = self.ends_ms - self.at_ms
+        return max(wait, self.blocked_until_ms - self.at_ms)
+
+    def less(self, amount: Fraction) -> ModelQuota:
+        return replace(self, used=max(Fraction(0), self.used + amount)).in_a_window()
+
+    def available(self) -> int:
+        return floor(min(self.tokens, Fraction(0)) if self.blocked_until_ms > self.at_ms else self.tokens)
+
+
+ModelState: TypeAlias = "ModelBucket | ModelSlots | ModelQuota"
 
 
 def _new(charge: ModelCharge, now_ms: int) -> ModelState:
+    if charge.limit.is_quota:
+        return ModelQuota(charge.limit, now_ms, revision=charge.revision)
     if charge.limit.is_concurrent:
         return ModelSlots(charge.limit, now_ms, revision=charge.revision)
     return ModelBucket.full(charge, now_ms)
@@ -161,6 +227,8 @@ class ModelLimiter:
         waits = [seen[place].wait_ms(amount) for place, (_, amount, _) in charges.items()]
         longest = None if None in waits else max(wait for wait in waits if wait is not None)
         allowed = longest is not None and longest <= max_wait_ms
+        if any(wait and charge.limit.is_quota for wait, charge in zip(waits, charges.values())):
+            allowed = False  # tokens of the next window cannot be had in this one
         for place, charge in charges.items():
             self.buckets[place] = _less(seen[place], charge, charge.amount, lease) if allowed else seen[place]
         return allowed, longest
@@ -185,8 +253,12 @@ class ModelLimiter:
         for place, bucket in self.look(charges, now_ms).items():
             if block_ms:
                 bucket = replace(bucket, blocked_until_ms=max(bucket.blocked_until_ms, bucket.at_ms + block_ms))
-            if keep_milli < 1000 and isinstance(bucket, ModelBucket) and bucket.tokens > 0:
-                bucket = replace(bucket, tokens=_tokens(floor(bucket.tokens * 1000) * keep_milli // 1000))
+            if keep_milli < 1000 and not isinstance(bucket, ModelSlots) and bucket.tokens > 0:
+                kept = _tokens(floor(bucket.tokens * 1000) * keep_milli // 1000)
+                if isinstance(bucket, ModelQuota):
+                    bucket = bucket.less(bucket.tokens - kept)
+                else:
+                    bucket = replace(bucket, tokens=kept)
             self.buckets[place] = bucket
 
 
