@@ -24,7 +24,7 @@ PERIODS = ("hour", "day", "week", "month", "year")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 UTC = "UTC"
 MIDNIGHT = "00:00"
-_FIRST = {"week": "monday", "month": 1, "year": "01-01"}
+_FIRST: dict[str, str | int] = {"week": "monday", "month": 1, "year": "01-01"}
 _AT = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _DATE = re.compile(r"(\d\d)-(\d\d)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -82,6 +82,11 @@ def state_of(part: Part, now_ms: int) -> State:
     return Slots(limit, now_ms, revision=revision)
 
 
+def is_of_kind(state: State, limit: Limit) -> bool:
+    """Whether it can go on under the limit. A limit that changes its kind starts anew."""
+    return type(state) is (Bucket if limit.refill_milli > 0 else Quota if limit.refill_milli else Slots)
+
+
 Level: TypeAlias = "tuple[int, int | None]"
 
 

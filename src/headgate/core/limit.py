@@ -286,6 +286,8 @@ class Limit:
         count = self.period_ms // _UNITS_MS[unit]
         if self.is_concurrent:
             return f"{_plain(self.capacity_milli)} concurrent ttl {count}{unit if unit == 'ms' else unit[0]}"
+        if self.is_quota and not self.period_ms:
+            return f"{_plain(self.capacity_milli)}/window"  # read from a store, which knows no calendars
         if self.is_quota:
             return f"{_plain(self.capacity_milli)}/{count}{unit if unit == 'ms' else unit[0]} from first use"
         burst = "" if self.capacity_milli == self.refill_milli else f" burst {_plain(self.capacity_milli)}"

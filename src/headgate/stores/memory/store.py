@@ -11,10 +11,11 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import PEEK, TAKE, Answer, Mode, Part, Parts, Request, State, decide, state_of, take, take_one
+from ...core.decide import PEEK, TAKE, Answer, Mode, Part, Parts, Request, State, decide, is_of_kind, state_of, take, take_one
 from ...core.errors import VersionConflict
 from ...core.limit import OWN
 from ...core.names import REGISTRY, parse_bucket_key
+from ...core.quota import Quota
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept
 from ...core.slots import Slots
 from ...core.usage import HOUR_MS, UsageRow, hour_of, is_over
@@ -109,7 +110,11 @@ class MemoryStore:
                 level, limit, _, _ = parts[0]
                 key = keys[level]
                 bucket = self._rows.get(key)
-                if bucket.__class__ is Bucket and bucket.limit.name == limit.name:
+                if (
+                    bucket.__class__ is (Bucket if limit.refill_milli > 0 else Quota)
+                    and bucket.limit.name == limit.name
+                    and limit.refill_milli
+                ):
                     if now_ms >= self._hour_ends_ms:
                         self._hour_starts_ms = now_ms - now_ms % HOUR_MS
                         self._hour_ends_ms = self._hour_starts_ms + HOUR_MS
@@ -124,11 +129,11 @@ class MemoryStore:
         if row is None:
             return self._new_row(key, part, now_ms)
         if isinstance(row, Bucket):
-            if row.limit.name == limit.name and limit.refill_milli:
+            if row.limit.name == limit.name and is_of_kind(row, limit):
                 return self._settled(key, row, now_ms)
             row = self._rows[key] = {row.limit.name: row}
         found = row.get(limit.name)
-        if found is not None and isinstance(found, Slots) is limit.is_concurrent:
+        if found is not None and is_of_kind(found, limit):
             return self._settled(key, found, now_ms)
         anew = state_of(part, now_ms)
         if found is None or not looks:

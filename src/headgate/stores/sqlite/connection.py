@@ -16,7 +16,7 @@ from ...core.errors import HeadgateError, RateLimiterUnavailable, ValidationErro
 T = TypeVar("T")
 
 APPLICATION_ID = int.from_bytes(b"HGat", "big")
-FORMAT = 3
+FORMAT = 4
 _SINCE = {"slots": 2, "slots_expiring": 2, "usage": 3}  # which format brought a table or an index; 1 all others
 _SINCE_3 = "ALTER TABLE buckets ADD COLUMN used_milli INTEGER NOT NULL DEFAULT 0"
 _CREATED = re.compile(r"^CREATE (?:TABLE|INDEX) (\w+)", re.MULTILINE)
@@ -124,7 +124,7 @@ def _create(connection: sqlite3.Connection, path: str) -> None:
                 name = _CREATED.search(statement)
                 if name and found < _SINCE.get(name[1], 1):
                     connection.execute(statement)
-            if found:
+            if 0 < found < 3:
                 connection.execute(_SINCE_3)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")

@@ -12,7 +12,7 @@ from ...core.decide import Part, State
 from ...core.errors import CorruptState
 from ...core.limit import OWN, Limit
 from ...core.slots import Slots
-from ...core.stored import corrupt_limit, is_sound_bucket, is_sound_limit, is_sound_slots
+from ...core.stored import bucket_as_stored, corrupt_limit, is_sound_limit, is_sound_slots
 from ...core.units import MAX_DEBT_MILLI
 from .connection import fetched
 
@@ -79,19 +79,11 @@ def load_place(connection: sqlite3.Connection, place: Place, limit: Limit) -> di
 
 def bucket_of(row: Row, limit: Limit | None = None) -> Bucket:
     """The bucket of a row. Its limit is `limit` itself, if that is the one it was stored with."""
-    key, name, capacity_milli, refill_milli, period_ms, *state = row
-    if (
-        limit is None
-        or limit.capacity_milli != capacity_milli
-        or limit.refill_milli != refill_milli
-        or limit.period_ms != period_ms
-    ):
-        if not is_sound_limit(capacity_milli, refill_milli, period_ms):
-            raise corrupt_limit(key, name, row[2:])
-        limit = Limit.from_stored(name, capacity_milli, refill_milli, period_ms)
-    if not is_sound_bucket(period_ms, capacity_milli, *state):
-        raise corrupt_limit(key, name, row[2:])
-    return Bucket(limit, *state)
+    key, name, *numbers = row
+    bucket = bucket_as_stored(limit, name, *numbers)
+    if bucket is None:
+        raise corrupt_limit(key, name, numbers)
+    return bucket
 
 
 def slots_of(row: Row, holders: Holders) -> Slots:

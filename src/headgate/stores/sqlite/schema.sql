@@ -1,8 +1,9 @@
--- Format 3. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
+-- Format 4. The number is kept in PRAGMA user_version, the mark that a file is ours in PRAGMA application_id.
 
 -- One row per limit of an entity on a resource. A row that is missing is a full bucket, or a limit all of whose slots are
 -- free. Of a concurrent limit refill_milli is 0, period_ms its ttl, and tokens_milli the moment at which the last of its
--- slots runs out.
+-- slots runs out. Of a quota refill_milli is -1, period_ms how long its window is from first use, or 0 if it has a calendar,
+-- and remainder the end of its window (since format 4).
 CREATE TABLE buckets (
     key TEXT NOT NULL,                  -- namespace/entity#resource
     limit_name TEXT NOT NULL,

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from ...core.bucket import Bucket
-from ...core.decide import PEEK, Answer, Part, Request, State, decide, state_of
+from ...core.decide import PEEK, Answer, Part, Request, State, decide, is_of_kind, state_of
 from ...core.errors import CorruptState, PartlyAnswered
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Change, Page, Record, Swept, read_record
@@ -154,7 +154,7 @@ class SqliteStore:
         """The state of a place at the start of a batch. The place is added to `over` if its usage must be put away."""
         state = stored.get(place)
         seen_ms = self._seen.get(place, 0)
-        if state is None or isinstance(state, Slots) is not part.limit.is_concurrent:
+        if state is None or not is_of_kind(state, part.limit):
             if state is not None:
                 over.add(place)
             return state_of(part, max(seen_ms, now_ms))
@@ -352,11 +352,11 @@ def _result(
 
 
 def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """The batch in pieces. In each, a place has either tokens or slots."""
-    first, kinds = 0, dict[Place, bool]()
+    """The batch in pieces. In each, a place has limits of one kind."""
+    first, kinds = 0, dict[Place, int]()
     for index, request in enumerate(batch):
-        wanted = {(request.keys[part.level], part.limit.name): part.limit.is_concurrent for part in request.parts}
-        if any(kinds.get(place, kind) is not kind for place, kind in wanted.items()):
+        wanted = {(request.keys[part.level], part.limit.name): min(part.limit.refill_milli, 1) for part in request.parts}
+        if any(kinds.get(place, kind) != kind for place, kind in wanted.items()):
             yield batch[first:index]
             first, kinds = index, {}
         kinds |= wanted
