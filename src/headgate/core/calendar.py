@@ -34,6 +34,7 @@ _HOUR_MS = 3_600_000
 _FIRST_MS = (datetime(1900, 1, 1, tzinfo=timezone.utc) - _EPOCH) // _MILLISECOND
 _LAST_MS = (datetime(9990, 1, 1, tzinfo=timezone.utc) - _EPOCH) // _MILLISECOND
 _ENDLESS_MS = 10**15
+_SOME_MS = 1_717_416_000_000  # a Monday in June
 
 
 class QuotaWindow(NamedTuple):
@@ -85,6 +86,12 @@ class Calendar:
             before = self._edges(now_ms)
         self._window, self._before = before, window
         return before
+
+    @property
+    def usual_ms(self) -> int:
+        """How long a window is, more or less: months and years differ, and days when clocks are changed."""
+        window = self._edges(_SOME_MS)
+        return window.ends_ms - window.starts_ms
 
     @property
     def resets(self) -> str:
