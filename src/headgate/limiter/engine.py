@@ -97,7 +97,9 @@ class Engine(ABC):
         self.stored_id = to_stored_id(hash_entity_ids)
         self.hashes_ids = hash_entity_ids is not False
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
-        self.cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self.stored_id)
+        self.cache = ConfigCache(
+            self.namespace, ttl, clock.now_ms if clock else None, self.clock.now_ms, self.stored_id
+        )
         self.chain_of = self.cache.get
         self.clock_ms = self.clock.now_ms
         self.usage_ms = _check_days(usage_days, "usage_days")

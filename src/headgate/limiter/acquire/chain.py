@@ -26,11 +26,15 @@ class Shape:
     """The limits along a chain, the entity's first, without the entities. A million entities may share one.
 
     `sources`: the levels that the entity's limits are from, in their order; none if they came with the call.
-    `own`: the limits that the limiter was made with.
+    `own`: the limits that the limiter was made with. `until_ms`: when a schedule changes the limits (None: never), and
+    `following`: the limits of the levels from then on.
     What every acquire needs of a shape is computed once and kept.
     """
 
-    __slots__ = ("_parts", "_variants", "has_slots", "last", "levels", "on_unavailable", "own", "revisions", "sources")
+    __slots__ = (
+        "_parts", "_variants", "following", "has_slots", "last", "levels", "on_unavailable", "own", "revisions",
+        "sources", "until_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,6 +49,8 @@ class Shape:
         self.sources = sources
         self.on_unavailable = on_unavailable
         self.own = own
+        self.until_ms: int | None = None
+        self.following: tuple[Mapping[str, Limit], ...] = ()
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
         self._parts: dict[tuple[Any, ...], Parts] = {}
         self.last: tuple[Any, Parts] = (_NEVER, ())  # what was consumed last, and its parts; threads share it

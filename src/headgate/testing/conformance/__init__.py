@@ -36,6 +36,7 @@ pytest.register_assert_rewrite(
             "recorded_leases",
             "records",
             "hashed_ids",
+            "schedules",
             "slots",
             "usage",
             "vectors",
@@ -63,6 +64,7 @@ from .namespaces import NamespaceConformance
 from .quotas import QuotaConformance
 from .recorded_leases import RecordedLeaseConformance
 from .records import RecordConformance
+from .schedules import ScheduleConformance
 from .slot_queue import SlotQueueConformance
 from .slots import SlotConformance
 from .usage import UsageConformance
@@ -75,6 +77,7 @@ from .zero_amounts import ZeroAmountConformance
 class StoreConformance(
     VectorConformance,
     QuotaConformance,
+    ScheduleConformance,
     AcquireConformance,
     ChangingLimitConformance,
     ZeroAmountConformance,
