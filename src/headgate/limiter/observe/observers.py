@@ -26,6 +26,7 @@ from ..acquire.chain import own_amounts
 
 if TYPE_CHECKING:
     from ..acquire.decision import Decision
+    from .thresholds import Alert
 
 log = logging.getLogger("headgate")
 
@@ -37,6 +38,7 @@ EventName: TypeAlias = Literal[
     "acquire.refused",
     "acquire.waited",
     "lease.lost",
+    "limit.threshold",
     "penalized",
     "reconcile.done",
     "rule.bad_cost",
@@ -47,6 +49,7 @@ EventName: TypeAlias = Literal[
 ]
 _LEVELS: dict[str, int] = {
     "lease.lost": logging.WARNING,
+    "limit.threshold": logging.WARNING,
     "penalized": logging.INFO,
     "reconcile.done": logging.INFO,
     "rule.bad_cost": logging.WARNING,
@@ -84,7 +87,8 @@ class Watcher(Protocol):
         """One call to the store has ended. `ok`: it answered all of the requests that shared it."""
 
     # A watcher may also have `misconfigured(rule, cause)`: a rule of the HTTP adapters could not be applied;
-    # and `decided_here(resource)`: the decision that was just reported was made with prefetched tokens.
+    # `decided_here(resource)`: the decision that was just reported was made with prefetched tokens; and
+    # `threshold(alert)`: the use of a limit has reached one of its thresholds.
 
 
 class Observers:
@@ -178,6 +182,10 @@ class Observers:
 
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
         self._each("settled", requests, seconds, ok)
+
+    def threshold(self, alert: Alert) -> None:
+        self._each("threshold", alert)
+        self.tell("limit.threshold", **alert.as_dict())
 
     # Calls to the store
 
