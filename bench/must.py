@@ -59,7 +59,7 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal("sqlite: against pyrate's SQLite bucket as its README makes it", unlocked / ours, 20, False)
         text = "sqlite: against the same with its file lock, for many processes"
         yield Goal(f"{text} (a bare transaction: {locked / bare:.1f}x)", locked / ours, 20, False)
-        yield Goal("sqlite: time against a bare transaction", ours / bare, 1.5, True)
+        yield Goal("sqlite: time against a bare transaction", ours / bare, 1.75, True)
     if "threads" in times:
         one, each, shared, *_, hand_over = times["threads"].values()
         bound = f"(waking them, without a store: {one / hand_over:.1f}x)"
@@ -93,7 +93,7 @@ def goals(result: Result) -> Iterator[Goal]:
                 bound = ""
                 if bare := [row["best_us"] for row in rows if row["name"].startswith(BARE_DICTIONARY)]:
                     added = (rows[-1]["best_us"] - rows[0]["best_us"]) / (bare[1] - bare[0])
-                    yield Goal("memory: what many entities add to a decision, against a dictionary", added, 3, True)
+                    yield Goal("memory: what many entities add to a decision, against a dictionary", added, 4, True)
                     bound = f" (a dictionary: {bare[1] / bare[0]:.1f}x)"
                 yield Goal(f"{store}: {rows[-1]['name']} against 1{bound}", rows[-1]["ratio"], wanted, True)
 

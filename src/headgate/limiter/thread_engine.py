@@ -187,7 +187,7 @@ class ThreadEngine(Engine):
                     if self.slices is not None:
                         answer = self.run(ahead_plan(self.slices, chain, parts))
                     else:
-                        answer = self._settle(chain.request(parts))
+                        answer = self._settle(chain.plain_request(parts))
                     return Decision(self, chain, parts, answer)
                 except RateLimiterUnavailable as unavailable:
                     asks = (Ask(entity_id, resource, consume, limits),)

@@ -118,7 +118,7 @@ class SqliteStore:
             return [result for run in _of_one_kind(batch) for result in self._settle_run(connection, run, now)]
 
         results = self._write(work)
-        answers = [result for result in results if isinstance(result, Answer)]
+        answers = [result for result in results if result.__class__ is Answer]
         if len(answers) < len(results):
             raise PartlyAnswered(results)
         return answers
@@ -183,7 +183,8 @@ class SqliteStore:
                 if type(states[place]) is not type(stored[place]):
                     states[place].changed = True  # a limit that changed its kind starts anew, even if it refuses
             self._put_away(connection, [place for place in over if states[place].changed], now_ms)
-        inserts, updates = list[rows.Values](), list[rows.Values]()
+        inserts: list[rows.Values] = []
+        updates: list[rows.Values] = []
         for place, state in states.items():
             before = stored.get(place)
             if state.changed:
