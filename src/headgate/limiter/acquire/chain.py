@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _KEPT = 64
 _NEVER = object()  # equal to nothing that a caller passes
+_NO_LIMITS_YET: Any = (_NEVER, None)
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
 
 
@@ -86,7 +87,7 @@ class Chain:
         self.keys = keys
         self.shape = shape
         # The limits that the last call brought, and the chain under them: one value, since threads share it.
-        self._last: tuple[Any, Chain] = (_NEVER, self)
+        self._last: tuple[Any, Chain] = _NO_LIMITS_YET
         self._request: Request | None = None  # the last plain take
 
     def under(self, limits: Iterable[Limit]) -> Chain:
