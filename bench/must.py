@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from . import dynamodb_scenes as dynamodb
 from . import http_scenes as http
 from . import operating
+from .growth import BARE as BARE_DICTIONARY
 from .postgres_scenes import LEAST_ROW
 from .redis_contenders import BARE
 from .run import Result
 
-OURS, EVALSHA = "headgate try_acquire", f"{BARE} EVALSHA"
+OURS, WITH_ACQUIRE, EVALSHA = "headgate try_acquire", "headgate with acquire", f"{BARE} EVALSHA"
 REDIS_CROWDS = (
     ("redis, 64 tasks, a key each", 5, 10),
     ("redis, 64 tasks, one key", 8, 20),
@@ -51,14 +52,19 @@ def goals(result: Result) -> Iterator[Goal]:
         ours = times["memory"][OURS]
         name, best = fastest_peer(times["memory"])
         yield Goal(f"memory: faster than the fastest peer, {name}", best / ours, 1, False)
+        ratio = times["memory"][WITH_ACQUIRE] / ours
+        yield Goal("memory: time of `with acquire` against try_acquire", ratio, 1.4, True)
     if "sqlite" in times:
-        ours, locked, unlocked = times["sqlite"].values()
+        ours, locked, unlocked, bare = times["sqlite"].values()
         yield Goal("sqlite: against pyrate's SQLite bucket as its README makes it", unlocked / ours, 20, False)
-        yield Goal("sqlite: against the same with its file lock, for many processes", locked / ours, 20, False)
+        text = "sqlite: against the same with its file lock, for many processes"
+        yield Goal(f"{text} (a bare transaction: {locked / bare:.1f}x)", locked / ours, 20, False)
+        yield Goal("sqlite: time against a bare transaction", ours / bare, 1.75, True)
     if "threads" in times:
-        one, each, shared, *_ = times["threads"].values()
-        yield Goal("sqlite: 16 threads, a key each, against one thread", one / each, 2, False)
-        yield Goal("sqlite: 16 threads, one key, against one thread", one / shared, 2, False)
+        one, each, shared, *_, hand_over = times["threads"].values()
+        bound = f"(waking them, without a store: {one / hand_over:.1f}x)"
+        yield Goal(f"sqlite: 16 threads, a key each, against one thread {bound}", one / each, 2, False)
+        yield Goal(f"sqlite: 16 threads, one key, against one thread {bound}", one / shared, 2, False)
     if "redis, one task" in times:
         yield from _on_redis(times, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
     if "postgres, one task" in times:
@@ -84,7 +90,12 @@ def goals(result: Result) -> Iterator[Goal]:
         for kind, wanted in (("entities", 1.5), ("limits", 6)):
             rows = result["times"].get(f"{kind}, {store}")
             if rows:
-                yield Goal(f"{store}: {rows[-1]['name']} against 1", rows[-1]["ratio"], wanted, True)
+                bound = ""
+                if bare := [row["best_us"] for row in rows if row["name"].startswith(BARE_DICTIONARY)]:
+                    added = (rows[-1]["best_us"] - rows[0]["best_us"]) / (bare[1] - bare[0])
+                    yield Goal("memory: what many entities add to a decision, against a dictionary", added, 4, True)
+                    bound = f" (a dictionary: {bare[1] / bare[0]:.1f}x)"
+                yield Goal(f"{store}: {rows[-1]['name']} against 1{bound}", rows[-1]["ratio"], wanted, True)
 
 
 def _on_postgres(times: dict[str, dict[str, float]]) -> Iterator[Goal]:

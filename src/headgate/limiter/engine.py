@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import unwrap
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core.decide import Answer, Parts
+from ..core.decide import Answer, Parts, Request
 from ..core.errors import LimiterClosed, Unanswered, ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import REGISTRY, check_namespace, shown_url
 from ..core.usage import DAY_MS
-from ..plan import StoreCall
+from ..plan import Plan, StoreCall
 from ..stores.contract import AsyncStore, Store
 from .acquire.breaker import Breaker
 from .acquire.chain import ONE_OF_EACH, Chain
@@ -34,6 +34,10 @@ from .ids import to_stored_id
 from .leases.held_slots import HeldSlots
 from .observe.audit import check_actor, os_user
 from .observe.observers import Event, Observers
+from .observe.thresholds import crossings, tell_plan
+
+if TYPE_CHECKING:
+    from .leases.lease import BaseLease
 
 _MOST_DAYS = 3660
 
@@ -62,6 +66,8 @@ def _check_limits(limits: Iterable[Limit] | None) -> Mapping[str, Limit]:
 class Engine(ABC):
     """`limits`: the limiter's own. `warm`: the namespace is registered, so that an acquire may take the short cut.
     `entered_until`: until when, by time.monotonic(), the namespace is known to be active; 0 if it is not known."""
+
+    lease_class: ClassVar[type[BaseLease]]
 
     def __init__(
         self,
@@ -136,9 +142,8 @@ class Engine(ABC):
         """There is a new slice, and what it has left at its end has to be given back."""
 
     @abstractmethod
-    def make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
-    ) -> Any: ...
+    def beside(self, plan: Plan[None]) -> None:
+        """Run a plan that nothing waits for."""
 
     # What plans need
 
@@ -186,6 +191,25 @@ class Engine(ABC):
         place = call.place()
         return bool(place) and not place.startswith(f"{REGISTRY}/")
 
+    def make_lease(
+        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
+    ) -> Any:
+        lease = self.lease_class(self, chain, parts, on_error, degraded=degraded)
+        if hold is not None:
+            lease._hold_on_to(hold)
+        return lease
+
+    def note_crossings(self, batch: Sequence[Request], results: Sequence[Answer | Unanswered]) -> None:
+        """Tell of thresholds that the batch has brought the use of limits over."""
+        crossed = [
+            crossing
+            for request, result in zip(batch, results)
+            if isinstance(result, Answer)
+            for crossing in crossings(request, result)
+        ]
+        if crossed:
+            self.beside(tell_plan(self, crossed))
+
     def decision(self, outcome: AskOutcome, options: Options) -> Decision[Any]:
         if outcome.members:
             return JointDecision(self, outcome)
@@ -208,20 +232,31 @@ class Engine(ABC):
             self.observers.refresh()
         return self.observers.active
 
+    def known(
+        self, entity_id: str, resource: str, consume: Mapping[str, Any], limits: Iterable[Limit] | None
+    ) -> tuple[Chain, Parts] | None:
+        """The short cut past most of the plan, for a usual ask: for tokens, under cached limits without alerts. None if
+        it has to be the plan."""
+        chain = self.chain_of(entity_id, resource)
+        if chain is None:
+            return None
+        if limits is not None:
+            chain = chain.under(limits)
+        if not chain.shape.is_plain:
+            return None
+        return chain, chain.parts(consume)
+
     def known_members(self, asks: Sequence[Ask | Sequence[Ask]]) -> list[Member] | None:
-        """The short cut past most of the plan, for the usual batch: of single asks, for tokens, under cached limits.
-        None if it has to be the plan. (Under "local", the plan counts the limiters.)"""
-        get = self.cache.get
+        """The same for the usual batch, of single asks. (Under "local", the plan counts the limiters.)"""
         members = []
         for ask in asks:
-            chain = get(ask.entity_id, ask.resource) if type(ask) is Ask else None
-            if chain is None or type(ask) is not Ask:
+            if type(ask) is not Ask:
                 return None
-            if ask.limits is not None:
-                chain = chain.under(ask.limits)
-            if chain.shape.has_slots or (chain.shape.on_unavailable or self.on_unavailable) == "local":
+            consume = ONE_OF_EACH if ask.consume is None else ask.consume
+            known = self.known(ask.entity_id, ask.resource, consume, ask.limits)
+            if known is None or (known[0].shape.on_unavailable or self.on_unavailable) == "local":
                 return None
-            members.append(Member(chain, chain.parts(ONE_OF_EACH if ask.consume is None else ask.consume)))
+            members.append(Member(*known))
         return members
 
     def take_each(self, members: Sequence[Member]) -> list[Decision[Any]]:

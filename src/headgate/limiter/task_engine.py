@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
-from ..core.decide import Answer, Parts, Request
+from ..core.decide import Answer, Request
 from ..core.errors import RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
 from ..core.units import MILLI
@@ -28,19 +28,17 @@ from ..plan import (
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
 from ..stores.contract import AsyncStore, Landed, OverlappingStore
-from .acquire.chain import Chain
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
-from .acquire.options import PLAIN, OnError, OnUnavailable, Options
+from .acquire.options import PLAIN, OnUnavailable, Options
 from .acquire.prefetch import ahead_plan, dropped_by
 from .acquire.slot_queue import SlotQueues
 from .acquire.task_coalescer import TaskCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
 from .config import namespaces
 from .engine import Engine, settled_groups
-from .leases.held_slots import HeldSlots
 from .leases.lease import Lease
 from .leases.renewal import TaskRenewal
 from .single_flight import TaskSingleFlight
@@ -51,6 +49,7 @@ R = TypeVar("R")
 
 class TaskEngine(Engine):
     store: AsyncStore
+    lease_class = Lease
 
     def open(self) -> None:
         store = self.store = open_async_store(self.url, self.store_timeout)
@@ -90,11 +89,6 @@ class TaskEngine(Engine):
     def watch_slices(self) -> None:
         self._sweep(asyncio.get_running_loop())
 
-    def make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
-    ) -> Lease:
-        return Lease(self, chain, parts, on_error, hold, degraded=degraded)
-
     # Performing the calls of plans
 
     async def run(self, plan: Plan[T]) -> T:
@@ -111,7 +105,9 @@ class TaskEngine(Engine):
             self.slices.drop(keys)
 
     async def _settle_one(self, call: Settle) -> Answer:
-        return await self._settle(call.request)
+        answer = await self._settle(call.request)
+        self.note_crossings((call.request,), (answer,))
+        return answer
 
     async def _settle_all(self, call: SettleAll) -> list[Answer]:
         answers: list[Answer] = []
@@ -120,10 +116,13 @@ class TaskEngine(Engine):
                 answers += await self._settle_batch(call.batch[start : start + MAX_BATCH])
         except CancelledLate as late:
             raise late.own from None
+        self.note_crossings(call.batch, answers)
         return answers
 
     async def _settle_many(self, call: SettleEach) -> list[Answer | Unanswered]:
-        return await self._settle_each(call.batch)
+        results = await self._settle_each(call.batch)
+        self.note_crossings(call.batch, results)
+        return results
 
     async def _settle_here(self, call: SettleHere) -> Answer:
         return self.fallback.settle(call.request, self.clock.now_ms())
@@ -180,6 +179,9 @@ class TaskEngine(Engine):
         self.breaker.worked()
         return result
 
+    def beside(self, plan: Plan[None]) -> None:
+        self.in_background(self.run(plan))
+
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)  # the loop itself holds tasks only weakly
@@ -213,33 +215,30 @@ class TaskEngine(Engine):
     ) -> Decision[Lease]:
         if options is PLAIN and self.warm and not (observe and self.observers.active):
             # The short cut past the plan, for the usual acquire.
-            chain = self.chain_of(entity_id, resource)
-            if chain is not None:
-                if limits is not None:
-                    chain = chain.under(limits)
-                parts = chain.parts(consume)
-                if not chain.shape.has_slots:
-                    if self.take is not None:
-                        return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
-                    if (here := self.decide_here(chain, parts)) is not None:
-                        return here
-                    entry = None
-                    try:
-                        if self.slices is not None:
-                            answer = await self.run(ahead_plan(self.slices, chain, parts))
-                        else:
-                            entry = self._submit(chain.plain_request(parts))
-                            answer = await entry
-                        return Decision(self, chain, parts, answer)
-                    except asyncio.CancelledError:
-                        if entry is not None:
-                            await self._withdraw((entry,))
-                        raise
-                    except RateLimiterUnavailable as unavailable:
-                        asks = (Ask(entity_id, resource, consume, limits),)
-                        groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
-                        (outcome,) = await self.run(conclude_plan(self, groups, options))
-                        return self.decision(outcome, options)
+            known = self.known(entity_id, resource, consume, limits)
+            if known is not None:
+                chain, parts = known
+                if self.take is not None:
+                    return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
+                if (here := self.decide_here(chain, parts)) is not None:
+                    return here
+                entry = None
+                try:
+                    if self.slices is not None:
+                        answer = await self.run(ahead_plan(self.slices, chain, parts))
+                    else:
+                        entry = self._submit(chain.plain_request(parts))
+                        answer = await entry
+                    return Decision(self, chain, parts, answer)
+                except asyncio.CancelledError:
+                    if entry is not None:
+                        await self._withdraw((entry,))
+                    raise
+                except RateLimiterUnavailable as unavailable:
+                    asks = (Ask(entity_id, resource, consume, limits),)
+                    groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
+                    (outcome,) = await self.run(conclude_plan(self, groups, options))
+                    return self.decision(outcome, options)
         elif observe and self.observed():
             ask = Ask(entity_id, resource, consume, limits)
             with self.observers.deciding(named(self, (ask,))) as deciding:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _KEPT = 64
 _NEVER = object()  # equal to nothing that a caller passes
+_NO_LIMITS_YET: Any = (_NEVER, None)
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
 
 
@@ -32,8 +33,8 @@ class Shape:
     """
 
     __slots__ = (
-        "_parts", "_variants", "following", "has_slots", "last", "levels", "on_unavailable", "own", "revisions",
-        "sources", "until_ms",
+        "_parts", "_variants", "following", "has_slots", "is_plain", "last", "levels", "on_unavailable", "own",
+        "revisions", "sources", "until_ms",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +53,7 @@ class Shape:
         self.until_ms: int | None = None
         self.following: tuple[Mapping[str, Limit], ...] = ()
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
+        self.is_plain = not self.has_slots and not any(limit.alerts_milli for of in levels for limit in of.values())
         self._parts: dict[tuple[Any, ...], Parts] = {}
         self.last: tuple[Any, Parts] = (_NEVER, ())  # what was consumed last, and its parts; threads share it
         self._variants: dict[tuple[Limit, ...], Shape] = {}
@@ -92,7 +94,7 @@ class Chain:
         self.keys = keys
         self.shape = shape
         # The limits that the last call brought, and the chain under them: one value, since threads share it.
-        self._last: tuple[Any, Chain] = (_NEVER, self)
+        self._last: tuple[Any, Chain] = _NO_LIMITS_YET
         self._request: Request | None = None  # the last plain take
 
     def under(self, limits: Iterable[Limit]) -> Chain:
