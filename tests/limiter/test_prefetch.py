@@ -32,7 +32,8 @@ class Watched:
         self.now = 1_000_000
         self.store = store or MemoryStore()
         self.limit = limit
-        self.slices = Slices(SPAN, lambda: float(self.now), lambda: 0)
+        self.generation = 0
+        self.slices = Slices(SPAN, lambda: float(self.now), self)
         self.chain = Chain(("ns/b/user#api",), Shape([{limit.name: limit}], [0]))
         self.requests: list[Request] = []
         self.passes: list[tuple[int, int]] = []
