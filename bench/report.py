@@ -83,10 +83,7 @@ def _size_cells(row: dict[str, Any]) -> Cells:
 
 def _cost_cells(row: dict[str, Any]) -> Cells:
     averages = (f"{row[column]:.2f}" for column in ("requests", "write_units", "read_units"))
-    library, scene = (
-        row["name"].removesuffix(" acquire"),
-        row["scene"].removeprefix("dynamodb, ").removeprefix("prefetch, "),
-    )
+    library, scene = row["name"].removesuffix(" acquire"), row["scene"].split(", ", 1)[1]
     return (f"{library}, {scene}", *averages, str(row["at_once"]), f"of {row['hits']}")
 
 
