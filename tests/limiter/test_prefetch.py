@@ -141,6 +141,29 @@ def test_no_more_is_taken_ahead_than_a_quarter_of_what_was_left(steps: list[tupl
             left = watched.slices._streams[watched.chain.keys][0].levels[0]
 
 
+def test_of_a_bucket_that_runs_low_a_quarter_is_taken_ahead() -> None:
+    watched = Watched(Limit.per_hour("rpm", 100))
+    watched.acquire(60)
+    watched.acquire(1)
+    assert watched.held == 10 * MILLI
+    watched.acquire(30)
+    watched.acquire(8)
+    watched.acquire(1)
+    assert watched.held == 0, "a quarter of what is left is less than one more"
+
+
+def test_a_slice_of_other_limits_is_not_used() -> None:
+    watched = Watched()
+    while not watched.held:
+        watched.acquire()
+    watched.generation += 1
+    assert watched.slices.give(watched.chain.keys, watched.parts(1)) is None
+    watched.acquire()
+    assert all(request.mode is Mode.TAKE for request in watched.requests), (
+        "what may not be the bucket's is not given back"
+    )
+
+
 @given(st.lists(st.integers(SPAN + 1, 1000), min_size=1, max_size=30))
 def test_a_lone_request_now_and_then_takes_nothing_ahead(pauses: list[int]) -> None:
     watched = Watched()
