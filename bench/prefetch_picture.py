@@ -81,10 +81,9 @@ def draw(without: list[float], with_prefetch: list[float], path: Path) -> None:
     for name, heights, colour in curves:
         axis.fill_between(places, heights, color=colour, alpha=0.25, linewidth=0)
         axis.plot(places, heights, color=colour, linewidth=2)
-        top = max(range(len(heights)), key=heights.__getitem__)
         axis.annotate(
-            f"{name} (at most {heights[top]:,.0f})",
-            (places[top], heights[top]),
+            f"{name} (at most {max(heights):,.0f})",
+            (SECONDS / 2, max(heights)),
             (0, 7),
             textcoords="offset points",
             ha="center",

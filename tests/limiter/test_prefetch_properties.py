@@ -111,6 +111,7 @@ class Process:
     def fork(self) -> None:
         self.lost += self.held
         self.slices.after_fork()
+        self.given.clear()  # a lease belongs to the process that took it
 
     def end(self) -> None:
         with self.slices.surrender() as back:
