@@ -94,7 +94,7 @@ def draw(without: list[float], with_prefetch: list[float], path: Path) -> None:
     axis.set_title("Calls to the store a second", loc="left", fontsize=10.5, color=TEXT, pad=12)
     axis.set_xlabel("seconds", color=TEXT, fontsize=9.5)
     axis.set_xlim(0, SECONDS)
-    axis.set_ylim(0, BUSIEST * 1.12)
+    axis.set_ylim(0, max(without) * 1.12)
     axis.grid(axis="y", color=TEXT, alpha=0.2)
     axis.tick_params(length=0, colors=TEXT, labelsize=9)
     for side in axis.spines.values():
