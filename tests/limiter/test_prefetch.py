@@ -17,6 +17,7 @@ from headgate.core.decide import Answer, Mode, Part, Request
 from headgate.core.units import MILLI
 from headgate.limiter.acquire.chain import Chain, Shape
 from headgate.limiter.acquire.prefetch import Slices, ahead_plan
+from headgate.limiter.acquire.slice import Stream
 from headgate.plan import Settle, SettleEach, run
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing import ManualClock
@@ -238,6 +239,18 @@ def test_only_one_request_at_a_time_takes_ahead() -> None:
     second, _ = watched.slices.fill(watched.chain.keys, watched.parts(1))
     assert any(first.extra)
     assert not any(second.extra)
+
+
+def test_streams_are_few_and_looked_through_once_in_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    looked: list[int] = []
+    monkeypatch.setattr(Stream, "idle", lambda *_: looked.append(1))
+    for number in range(40):
+        limit = Limit.per_second("rps", 1000 + number)
+        chain = Chain(watched.chain.keys, Shape([{"rps": limit}], [0]))
+        parts = chain.shape.spread({"rps": MILLI})
+        assert run(ahead_plan(watched.slices, chain, parts), watched.perform).allowed
+    assert len(looked) == len(watched.slices._streams[watched.chain.keys]) == 16
 
 
 # Limiters
