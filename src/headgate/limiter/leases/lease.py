@@ -34,7 +34,7 @@ from ..vendor.sync import VendorSync, learn_plan
 from .held_slots import HeldSlots, LeaseRecord, OnLost, new_lease_id
 
 if TYPE_CHECKING:
-    from ..acquire.prefetch import Slice
+    from ..acquire.slice import Slice
     from ..engine import Engine
     from ..task_engine import TaskEngine
     from ..thread_engine import ThreadEngine

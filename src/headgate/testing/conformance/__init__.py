@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
             "levels",
             "slot_queue",
             "namespaces",
+            "prefetch",
             "recorded_leases",
             "records",
             "hashed_ids",
@@ -59,6 +60,7 @@ from .input import InputConformance
 from .leases import LeaseConformance
 from .levels import LevelsConformance
 from .namespaces import NamespaceConformance
+from .prefetch import PrefetchConformance
 from .recorded_leases import RecordedLeaseConformance
 from .records import RecordConformance
 from .slot_queue import SlotQueueConformance
@@ -87,6 +89,7 @@ class StoreConformance(
     ConfigConformance,
     LevelsConformance,
     ConcurrencyConformance,
+    PrefetchConformance,
     InputConformance,
     RecordConformance,
     UsageConformance,
