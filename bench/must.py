@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from . import dynamodb_scenes as dynamodb
 from . import http_scenes as http
 from . import operating
+from . import prefetch_scenes as prefetch
 from .growth import BARE as BARE_DICTIONARY
 from .postgres_scenes import LEAST_ROW
 from .redis_contenders import BARE
@@ -71,6 +72,8 @@ def goals(result: Result) -> Iterator[Goal]:
         yield from _on_postgres(times)
     if dynamodb.LONE in times:
         yield from _on_dynamodb(times, result["costs"]["dynamodb"])
+    if prefetch.HOT in times:
+        yield from _with_prefetch(times, result["costs"]["prefetch"])
     if http.ADDED in times:
         yield from _over_http(times)
     if http.SERVICE in times:
@@ -105,6 +108,19 @@ def _on_postgres(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
     for table in ("postgres, one task", "postgres, one thread"):
         ratio = times[table][OURS] / times[table][LEAST_ROW]
         yield Goal(f"{table}: time against a function that reads and writes a row", ratio, 1.2, True)
+
+
+def _with_prefetch(times: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> Iterator[Goal]:
+    costs = {row["scene"]: row for row in rows if row["name"] == prefetch.WITH}
+    hot, processes = times[prefetch.HOT], times[prefetch.PROCESSES]
+    name, best = fastest_peer(hot)
+    yield Goal(f"{prefetch.HOT}: against the fastest peer, {name}", best / hot[prefetch.WITH], 20, False)
+    for scene in (prefetch.PACED_REDIS, prefetch.PACED_DYNAMODB):
+        yield Goal(f"{scene}: calls of an acquire", costs[scene]["requests"], 1 / 25, True, unit="")
+    units = costs[prefetch.PACED_DYNAMODB]["write_units"]
+    yield Goal(f"{prefetch.PACED_DYNAMODB}: write units of an acquire", units, 0.05, True, unit="")
+    ratio = processes[prefetch.WITHOUT] / processes[prefetch.WITH]
+    yield Goal(f"{prefetch.PROCESSES}: against the same without prefetch", ratio, 5, False)
 
 
 def _fastest_but(times: dict[str, float], bare: str) -> tuple[str, float]:

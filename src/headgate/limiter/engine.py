@@ -17,6 +17,7 @@ from ..core.decide import Answer, Parts, Request
 from ..core.errors import LimiterClosed, Unanswered, ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import REGISTRY, check_namespace, shown_url
+from ..core.units import MILLI
 from ..core.usage import DAY_MS
 from ..plan import Plan, StoreCall
 from ..stores.contract import AsyncStore, Store
@@ -27,8 +28,8 @@ from .acquire.fallback import Fallback
 from .acquire.group import Ask, AskOutcome, Group, Member, Settled
 from .acquire.options import OnError, Options, check_on_unavailable
 from .acquire.prefetch import Slices, check_prefetch
-from .acquire.slot_queue import SlotQueues
-from .clock import Clock, SystemClock, boot_ms
+from .acquire.slot_queue import Bell, SlotQueues
+from .clock import GLANCE_SECONDS, Clock, SystemClock, boot_ms
 from .config.cache import ConfigCache
 from .ids import to_stored_id
 from .leases.held_slots import HeldSlots
@@ -119,6 +120,7 @@ class Engine(ABC):
         self.fallback = Fallback(self.namespace)
         self.store: Store | AsyncStore
         self.slot_queues: SlotQueues
+        self.new_bell: Callable[[], Bell]
         self.renewal: Any
         self.prefetch_ms = check_prefetch(prefetch)
         self.slices: Slices | None = None
@@ -127,7 +129,15 @@ class Engine(ABC):
         self.wire()
         if self.prefetch_ms and self.take is None:
             now = clock.now_ms if clock else boot_ms
-            self.slices = Slices(self.prefetch_ms, now, lambda: self.cache.generation, self.watch_slices)
+            self.slices = Slices(
+                self.prefetch_ms,
+                now,
+                self.cache,
+                self.new_bell,
+                2 * self.store_timeout,
+                self.watch_slices,
+                self.clock.now_ms,
+            )
 
     @abstractmethod
     def open(self) -> None:
@@ -136,10 +146,6 @@ class Engine(ABC):
     @abstractmethod
     def wire(self) -> None:
         """Choose how to call the store: directly, or through the observers if there are watchers."""
-
-    @abstractmethod
-    def watch_slices(self) -> None:
-        """There is a new slice, and what it has left at its end has to be given back."""
 
     @abstractmethod
     def beside(self, plan: Plan[None]) -> None:
@@ -161,6 +167,10 @@ class Engine(ABC):
     def let_go(self, hold: HeldSlots) -> None:
         hold.ended = True
         self.renewal.chores.drop(hold)
+
+    def watch_slices(self) -> None:
+        """There is a new slice, and what it has left at its end has to be given back."""
+        self.renewal.wake(time.monotonic() + self.prefetch_ms / MILLI + GLANCE_SECONDS)
 
     def count_instances(self) -> None:
         """Count the limiters that share the namespace, from now on."""

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar, cast
 from ..core.decide import Answer, Request
 from ..core.errors import RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
-from ..core.units import MILLI
 from ..plan import (
     Call,
     Nap,
@@ -33,7 +32,7 @@ from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
 from .acquire.options import PLAIN, OnUnavailable, Options
-from .acquire.prefetch import ahead_plan, dropped_by
+from .acquire.prefetch import ahead_plan, beside_plan
 from .acquire.slot_queue import SlotQueues
 from .acquire.task_coalescer import TaskCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
@@ -54,13 +53,13 @@ class TaskEngine(Engine):
     def open(self) -> None:
         store = self.store = open_async_store(self.url, self.store_timeout)
         store.usage_ms = self.usage_ms
+        self.new_bell = asyncio.Event
         self._single_flight = TaskSingleFlight()
         in_process = isinstance(store, OffloadedStore) and store.in_process
         self.slot_queues = SlotQueues(
-            asyncio.Event, shared=not in_process, notifications=getattr(store, "notifications", None)
+            self.new_bell, shared=not in_process, notifications=getattr(store, "notifications", None)
         )
         self.renewal = TaskRenewal(self)
-        self._swept_by: asyncio.AbstractEventLoop | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
         self._drain: Callable[[float], Coroutine[Any, Any, None]] | None = None
@@ -86,9 +85,6 @@ class TaskEngine(Engine):
             self._ask_here = observers.settling(here.settle) if observers.watched else here.settle
             self.take = observers.taking(here.take) if observers.watched else here.take
 
-    def watch_slices(self) -> None:
-        self._sweep(asyncio.get_running_loop())
-
     # Performing the calls of plans
 
     async def run(self, plan: Plan[T]) -> T:
@@ -96,13 +92,13 @@ class TaskEngine(Engine):
 
     async def perform(self, call: Call[Any]) -> Any:
         self.check_open()
+        if self.slices is not None:
+            return await arun(beside_plan(self.slices, call), self._perform)
+        return await self._perform(call)
+
+    async def _perform(self, call: Call[Any]) -> Any:
         perform: Callable[..., Coroutine[Any, Any, Any]] = self._PERFORM.get(type(call), TaskEngine._call_store)
-        if self.slices is None or not (keys := dropped_by(call)):
-            return await perform(self, call)
-        try:
-            return await perform(self, call)
-        finally:
-            self.slices.drop(keys)
+        return await perform(self, call)
 
     async def _settle_one(self, call: Settle) -> Answer:
         answer = await self._settle(call.request)
@@ -187,20 +183,6 @@ class TaskEngine(Engine):
         self._background.add(task)  # the loop itself holds tasks only weakly
         task.add_done_callback(self._background.discard)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Give back what slices have left at their end, though no request may follow; look again as long as there are
-        some."""
-        assert self.slices is not None
-        if loop is None:
-            if (back := self.slices.due()) and not self.closed:
-                self.in_background(self._settle_each(back))
-            loop = asyncio.get_running_loop()
-        elif self._swept_by is loop:
-            return
-        self._swept_by = loop if self.slices.next_end() is not None and not self.closed else None
-        if self._swept_by is not None:
-            loop.call_later(max(self.slices.span / MILLI, GLANCE_SECONDS), self._sweep)
-
     # Deciding
 
     async def decide(
@@ -225,7 +207,7 @@ class TaskEngine(Engine):
                 entry = None
                 try:
                     if self.slices is not None:
-                        answer = await self.run(ahead_plan(self.slices, chain, parts))
+                        answer = await arun(ahead_plan(self.slices, chain, parts), self._perform)
                     else:
                         entry = self._submit(chain.plain_request(parts))
                         answer = await entry
@@ -272,7 +254,7 @@ class TaskEngine(Engine):
             members = self.known_members(asks)
             if members is not None and self.take is not None:
                 return self.take_each(members)
-            if members:
+            if members and self.slices is None:
                 results = await self._settle_each([chain.plain_request(parts) for chain, parts in members])
                 if (answered := self.decisions(members, results)) is not None:
                     return answered
@@ -286,7 +268,7 @@ class TaskEngine(Engine):
             self.closed, self.warm = True, False
             try:
                 if self.slices is not None and (back := self.slices.surrender()):
-                    await self._settle_each(back)
+                    await self._settle_each(back.requests)
                 await self.renewal.close()
                 if self._drain is not None:
                     await self._drain(2 * self.store_timeout)

@@ -32,7 +32,7 @@ from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
 from .acquire.options import PLAIN, OnUnavailable, Options
-from .acquire.prefetch import ahead_plan, dropped_by
+from .acquire.prefetch import ahead_plan, beside_plan
 from .acquire.slot_queue import SlotQueues
 from .acquire.thread_coalescer import ThreadCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, sleep_on
@@ -52,9 +52,10 @@ class ThreadEngine(Engine):
     def open(self) -> None:
         store = self.store = open_store(self.url, self.store_timeout)
         store.usage_ms = self.usage_ms
+        self.new_bell = threading.Event
         self._single_flight = ThreadSingleFlight(10 * self.store_timeout)
         self.slot_queues = SlotQueues(
-            threading.Event, shared=not store.in_process, notifications=getattr(store, "notifications", None)
+            self.new_bell, shared=not store.in_process, notifications=getattr(store, "notifications", None)
         )
         self.renewal = ThreadRenewal(self)
         self._settle: Callable[[Request], Answer]
@@ -72,9 +73,6 @@ class ThreadEngine(Engine):
             take = cast(InProcessStore, store).take
             self.take = observers.taking(take) if observers.watched else take
 
-    def watch_slices(self) -> None:
-        """The next call of any kind gives back what is due."""
-
     # Performing the calls of plans
 
     def run(self, plan: Plan[T]) -> T:
@@ -82,20 +80,13 @@ class ThreadEngine(Engine):
 
     def perform(self, call: Call[Any]) -> Any:
         self.check_open()
-        perform: Callable[..., Any] = self._PERFORM.get(type(call), ThreadEngine._call_store)
-        if self.slices is None:
-            return perform(self, call)
-        if back := self.slices.due():
-            self._give_back(back)
-        try:
-            return perform(self, call)
-        finally:
-            if keys := dropped_by(call):
-                self.slices.drop(keys)
+        if self.slices is not None:
+            return run(beside_plan(self.slices, call), self._perform)
+        return self._perform(call)
 
-    def _give_back(self, back: Sequence[Request]) -> None:
-        with suppress(HeadgateError):  # it is lost, and no concern of the caller's
-            settle_each(self._settle_batch, back)
+    def _perform(self, call: Call[Any]) -> Any:
+        perform: Callable[..., Any] = self._PERFORM.get(type(call), ThreadEngine._call_store)
+        return perform(self, call)
 
     def _settle_one(self, call: Settle) -> Answer:
         answer = self._settle(call.request)
@@ -194,7 +185,7 @@ class ThreadEngine(Engine):
                     return here
                 try:
                     if self.slices is not None:
-                        answer = self.run(ahead_plan(self.slices, chain, parts))
+                        answer = run(ahead_plan(self.slices, chain, parts), self._perform)
                     else:
                         answer = self._settle(chain.plain_request(parts))
                     return Decision(self, chain, parts, answer)
@@ -243,6 +234,7 @@ class ThreadEngine(Engine):
         if not self.closed:
             self.closed, self.warm = True, False
             if self.slices is not None and (back := self.slices.surrender()):
-                self._give_back(back)
+                with suppress(HeadgateError):  # it is lost
+                    settle_each(self._settle_batch, back.requests)
             self.renewal.close(self.store_timeout)
             self.store.close()

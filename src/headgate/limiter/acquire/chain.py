@@ -33,8 +33,8 @@ class Shape:
     """
 
     __slots__ = (
-        "_parts", "_variants", "following", "has_slots", "is_plain", "last", "levels", "on_unavailable", "own",
-        "revisions", "sources", "until_ms",
+        "_parts", "_variants", "following", "has_quotas", "has_slots", "is_plain", "last", "levels", "on_unavailable",
+        "own", "revisions", "sources", "until_ms",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,7 @@ class Shape:
         self.until_ms: int | None = None
         self.following: tuple[Mapping[str, Limit], ...] = ()
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
+        self.has_quotas = any(limit.is_quota for limits in levels for limit in limits.values())
         self.is_plain = not self.has_slots and not any(limit.alerts_milli for of in levels for limit in of.values())
         self._parts: dict[tuple[Any, ...], Parts] = {}
         self.last: tuple[Any, Parts] = (_NEVER, ())  # what was consumed last, and its parts; threads share it

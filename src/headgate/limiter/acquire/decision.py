@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..leases.lease import BaseLease
     from .options import OnError
-    from .prefetch import Slice
+    from .slice import Slice
 
 L = TypeVar("L", bound="BaseLease")
 

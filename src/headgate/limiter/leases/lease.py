@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from ...core.decide import FORCE, Answer, Parts, Request, refund
+from ...core.decide import FORCE, Answer, Part, Parts, Request, refund
 from ...core.errors import (
     UNANSWERED,
     LeaseExpired,
@@ -34,7 +34,7 @@ from ..vendor.sync import VendorSync, learn_plan
 from .held_slots import HeldSlots, LeaseRecord, OnLost, new_lease_id
 
 if TYPE_CHECKING:
-    from ..acquire.prefetch import Slice
+    from ..acquire.slice import Slice
     from ..engine import Engine
     from ..task_engine import TaskEngine
     from ..thread_engine import ThreadEngine
@@ -57,6 +57,7 @@ class BaseLease(PlanMethods):
     _slice: Slice | None = None  # that it was given out of
     _ended = ""
     _id = ""
+    _taken_at_ms = 0
 
     def __init__(
         self, engine: Any, chain: Chain, parts: Parts | None, on_error: str, *, degraded: bool = False
@@ -67,6 +68,8 @@ class BaseLease(PlanMethods):
         self._on_error = on_error
         self.degraded = degraded
         self._forks = fork.forks
+        if chain.shape.has_quotas:
+            self._taken_at_ms = engine.clock_ms()
 
     def _hold_on_to(self, hold: HeldSlots) -> None:
         self._hold = hold
@@ -218,7 +221,10 @@ class BaseLease(PlanMethods):
         if self._hold is not None:
             lease_id = self._hold.lease_id
             self._hold.keep({name for name, milli in self._taken_milli.items() if milli > 0})
-        request = Request(FORCE, self._chain.keys, (*self._chain.shape.spread(moved), *extra), lease_id=lease_id)
+        parts = tuple(part for part in self._chain.shape.spread(moved) if part.amount_milli > 0 or self._is_open(part))
+        if not parts and not extra:
+            return
+        request = Request(FORCE, self._chain.keys, (*parts, *extra), lease_id=lease_id)
         try:
             yield from self._settle(request)
         except Exception as error:
@@ -239,6 +245,16 @@ class BaseLease(PlanMethods):
             return False
         self._add({name: -milli for name, milli in amounts.items()})
         return True
+
+    def _is_open(self, part: Part) -> bool:
+        """Whether what was taken can be given back: of a quota only in the window in which it was taken, or more than
+        its amount would pass in the next one."""
+        limit, now_ms = part.limit, self.engine.clock_ms()
+        if not limit.is_quota or not self._taken_at_ms:
+            return True
+        if limit.calendar is None:
+            return now_ms < self._taken_at_ms + limit.period_ms
+        return now_ms < limit.calendar.window(self._taken_at_ms).ends_ms
 
     def _add(self, amounts: Mapping[str, int]) -> None:
         for name, milli in amounts.items():

@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
             "levels",
             "slot_queue",
             "namespaces",
+            "prefetch",
             "quotas",
             "recorded_leases",
             "records",
@@ -61,6 +62,7 @@ from .input import InputConformance
 from .leases import LeaseConformance
 from .levels import LevelsConformance
 from .namespaces import NamespaceConformance
+from .prefetch import PrefetchConformance
 from .quotas import QuotaConformance
 from .recorded_leases import RecordedLeaseConformance
 from .records import RecordConformance
@@ -93,6 +95,7 @@ class StoreConformance(
     ConfigConformance,
     LevelsConformance,
     ConcurrencyConformance,
+    PrefetchConformance,
     InputConformance,
     RecordConformance,
     UsageConformance,
