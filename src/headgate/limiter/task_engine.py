@@ -265,6 +265,8 @@ class TaskEngine(Engine):
 
     async def close(self) -> None:
         if not self.closed:
+            if self._background:  # alerts that are still to be written
+                await asyncio.wait(self._background, timeout=self.store_timeout)
             self.closed, self.warm = True, False
             try:
                 if self.slices is not None and (back := self.slices.surrender()):
