@@ -172,3 +172,9 @@ def test_alerts_are_part_of_the_text() -> None:
     assert limit.alert_at == (0.8, 0.995)
     assert Limit.parse("x", str(limit)) == limit == Limit.from_dict(limit.as_dict())
     assert eval(repr(Limit.per_minute("x", 1, alert_at=[0.5]))) == Limit.per_minute("x", 1, alert_at=[0.5])
+
+
+def test_a_limit_that_is_full_again_in_thousands_of_years_is_told_of_too(limiter: SyncRateLimiter, told: Told) -> None:
+    slow = Limit("x", 10**12, 0.001, 366 * DAY_SECONDS, alert_at=[0.5])
+    assert limiter.try_acquire("e", "r", {"x": 10**12}, [slow])
+    assert limiter.list_alerts()[0].resets_at.year == 9999

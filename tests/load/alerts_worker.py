@@ -1,4 +1,7 @@
-"""A process that takes, and prints a line for each alert that it tells. Usage: alerts_worker.py URL COUNT tasks|threads"""
+"""A process that takes, and writes a line for each alert that it tells.
+
+Usage: alerts_worker.py URL COUNT tasks|threads
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ AT_ONCE = 20
 
 def tell(event: Any) -> None:
     if event.name == "limit.threshold":
-        print(event.fields["limit_name"], event.fields["threshold"], flush=True)
+        sys.stdout.write(f"{event.fields['limit_name']} {event.fields['threshold']}\n")
+        sys.stdout.flush()
 
 
 async def tasks(url: str, count: int) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 KEPT_MS = 7 * DAY_MS
+_LAST_MS = int(datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp()) * MILLI
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _full_at_ms(crossing: Crossing, now_ms: int) -> int:
 
 
 def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / MILLI, timezone.utc)
+    return datetime.fromtimestamp(min(ms, _LAST_MS) / MILLI, timezone.utc)
 
 
 def _value(alert: Alert) -> dict[str, Any]:
