@@ -112,6 +112,7 @@ class TaskCoalescer:
         self._queue: list[_TaskEntry] = []
         self._started: dict[int, list[_TaskEntry]] = {}  # batches in progress that no task waits for
         self._half = 1  # so many leave at once
+        self._woken = 0  # callers answered in this turn of the loop, who will ask again
 
     async def settle(self, request: Request) -> Answer:
         entry = self.submit(request)
@@ -215,9 +216,12 @@ class TaskCoalescer:
     ) -> None:
         if loop is not self._loop or id(batch) not in self._started:
             return  # another event loop, or it was interrupted
-        # Half of all callers: those of this batch will ask again.
-        self._half = (sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
+        if not self._woken:
+            loop.call_soon(self._turned)
+        self._woken += len(batch)
         del self._started[id(batch)]
+        # Half of all callers.
+        self._half = (self._woken + sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
         try:
             if rest is not None:
                 self._launch(loop, self._finish(batch, rest), batch)
@@ -229,6 +233,9 @@ class TaskCoalescer:
         finally:
             if self._queue:
                 loop.call_soon(self._leave, loop)
+
+    def _turned(self) -> None:
+        self._woken = 0
 
     def _launch(
         self,
