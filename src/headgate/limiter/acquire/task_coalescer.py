@@ -23,7 +23,7 @@ from ...core.errors import (
     ValidationError,
 )
 from ...stores import LostThenCancelled, SettledThenCancelled
-from ...stores.contract import Landed
+from ...stores.contract import Landed, Rest
 from .coalesce import INTERRUPTED, MAX_BATCH, WITHDRAWN
 
 MOST_FLIGHTS = 2
@@ -212,19 +212,19 @@ class TaskCoalescer:
         loop: asyncio.AbstractEventLoop,
         batch: list[_TaskEntry],
         answers: Sequence[Answer | HeadgateError],
-        rest: Coroutine[Any, Any, list[Answer]] | None,
+        rest: Rest | None,
     ) -> None:
         if loop is not self._loop or id(batch) not in self._started:
             return  # another event loop, or it was interrupted
         if not self._woken:
             loop.call_soon(self._turned)
+        # Half of all callers: those of this batch will ask again.
+        self._half = (self._woken + sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
         self._woken += len(batch)
         del self._started[id(batch)]
-        # Half of all callers.
-        self._half = (self._woken + sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
         try:
             if rest is not None:
-                self._launch(loop, self._finish(batch, rest), batch)
+                self._launch(loop, self._finish(batch, rest()), batch)
             else:
                 self._land(batch, answers)
         except BaseException:

@@ -50,8 +50,8 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
-        """Send a batch without waiting for anything; the answers go to `landed`, or a coroutine that has to be awaited
-        for them. False: it was not sent, because there is no connection that can take it just now."""
+        """Send a batch without waiting for anything. False: it was not sent, because there is no connection that can
+        take it just now."""
         plans = self._plans
         if not (plans.checked and plans.prepares and self._wire.may_start()):
             return False
@@ -60,6 +60,8 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         pipeline = self._wire.pipeline(execute.statement)
         if pipeline is None:
             return False
+
+        deadline = time.monotonic() + self._wire.timeout_seconds
 
         def replied(reply: Reply) -> None:
             if type(reply) is list:
@@ -70,9 +72,8 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
                 landed(answers, None)
             else:
                 call = _AsyncPostgresCall(self._wire)
-                call.to_the_end = True
-                rest = arun(plans.settle_plan(encoded, execute, reply), call.perform)
-                landed((), self._whole(rest, call))
+                call.to_the_end, call.deadline = True, deadline
+                landed((), lambda: self._whole(arun(plans.settle_plan(encoded, execute, reply), call.perform), call))
 
         return pipeline.send(execute, replied)
 

@@ -30,6 +30,7 @@ class Pipeline:
         self._ended = ended
         self._calls: deque[tuple[float, bytes, Replied]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._over = False
         self.connection = connection
         connection.enter_pipeline()
         self._loop.add_reader(connection.fd, self._readable)
@@ -37,8 +38,8 @@ class Pipeline:
     def send(self, execute: Execute, replied: Replied) -> bool:
         """Whether it was sent."""
         at = self._loop.time() + self._timeout_seconds
-        self._calls.append((at, execute.statement.name, replied))
         try:
+            self._calls.append((at, execute.statement.name, replied))
             self.connection.send_next(execute.statement, execute.parameters)
             if not self.connection.flushed():
                 self._loop.add_writer(self.connection.fd, self._writable)
@@ -48,13 +49,17 @@ class Pipeline:
             self._calls.pop()
             self._loop.call_soon(self.end, f"closed the connection: {error}")
             return False
-        except BaseException:
+        except BaseException:  # it is not known how much of it was sent
+            if self._calls and self._calls[-1][2] is replied:
+                self._calls.pop()
             self.end("was interrupted")
             raise
         return True
 
     def end(self, why: str, *, late: bool = False) -> None:
         """Close the connection. Calls in progress are lost."""
+        if self._over:
+            return
         self.connection.close()
         self._stop()
         lost = Lost(why, sent=True, late=late)
@@ -63,6 +68,7 @@ class Pipeline:
             replied(lost)
 
     def _stop(self) -> None:
+        self._over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
