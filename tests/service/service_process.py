@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -85,6 +87,17 @@ class ServeProcess(ServerProcess):
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+
+def workers_of(process: ServeProcess) -> set[int]:
+    """The ids of its worker processes."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+    return found
 
 
 def inside(app: Any, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, T]]) -> T:

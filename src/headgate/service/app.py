@@ -179,7 +179,10 @@ class ApiEndpoint:
             check_json(headers)
             body = await read_body(receive, headers, operation.max_bytes)
             arguments["body"] = read_json(body, self._decoders[operation.method])
-        return await operation.handler(asked, **arguments)
+        answer = await operation.handler(asked, **arguments)
+        if operation.changes:
+            self._service.changed()
+        return answer
 
 
 class Fixed:

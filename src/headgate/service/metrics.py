@@ -1,17 +1,18 @@
-"""`/metrics`: the metrics of a namespace's limiter in this process, for Prometheus."""
+"""`/metrics`: the metrics of a namespace, for Prometheus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ..limiter import RateLimiter
 from ..metrics.prometheus import PrometheusMetrics
 from .operations import Asked, operation
+from .shared import Family, exposition, families_of
 
 if TYPE_CHECKING:
     from .state import Service
@@ -44,19 +45,19 @@ class ServiceCollector(Collector):
         yield reloads
 
 
-class Exposition:
-    """The metrics of one namespace. A token never sees those of another."""
+class NamespaceMetrics:
+    """The metrics of one namespace in this process. A token never sees those of another."""
 
     def __init__(self, limiter: RateLimiter, resources: Iterable[str], service: ServiceCollector) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(service)
         PrometheusMetrics(limiter, self._registry, resources=resources)
 
-    def page(self) -> bytes:
-        return generate_latest(self._registry)
+    def families(self) -> list[Family]:
+        return families_of(self._registry)
 
 
 @operation("GET", "/metrics", "read", media=TEXT)
 async def get_metrics(asked: Asked) -> bytes:
     """Get decisions, latencies, waiters, leases and the breaker of the token's namespace, in Prometheus text format."""
-    return asked.service.metrics_page(asked.limiter.namespace)
+    return exposition(counts.families for counts in asked.service.counts(asked.limiter.namespace))

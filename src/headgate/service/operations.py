@@ -61,6 +61,11 @@ class Operation:
         return self.handler.__name__
 
     @property
+    def changes(self) -> bool:
+        """Whether it changes what processes keep in memory."""
+        return self.scope in ("admin", "namespaces")
+
+    @property
     def words(self) -> str:
         return cleandoc(self.handler.__doc__ or "")
 
