@@ -11,3 +11,6 @@ ADDED, SERVED = "http, memory, one request", f"http, redis, {CONNECTIONS} connec
 SERVICE_CONNECTIONS, BATCH = 16, 100
 SERVICE = f"service, memory, {SERVICE_CONNECTIONS} connections"
 SINGLE, BATCHED, GRPC = "headgate HTTP, one by one", f"headgate HTTP, batches of {BATCH}", "headgate gRPC, one by one"
+CONSTANT_HTTP, CONSTANT_GRPC = "a constant over HTTP", "a constant over gRPC"
+WORKERS = "service, redis, 32 connections of 2 processes"
+ONE_WORKER, TWO_WORKERS = "headgate HTTP, one worker", "headgate HTTP, two workers"

@@ -157,8 +157,8 @@ def _read_rules(path: str | Path) -> tuple[RulesFile, DescriptorRules]:
     return rules, read_descriptors(rules.sections.get(SECTION))
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, app: ServiceApp, settings: ServeSettings, on_started: Callable[[], object]) -> None:
+class HttpServer(uvicorn.Server):
+    def __init__(self, app: Any, settings: ServeSettings, on_started: Callable[[], object]) -> None:
         bounds = Bounds(settings.read_timeout, settings.idle_timeout, settings.max_connections)
         config = uvicorn.Config(
             app,
@@ -228,7 +228,7 @@ class _Process:
         )
         self._servicer = RateLimitServicer(files.descriptors, self._service.authorize)
         self._app = ServiceApp(self._service, api=settings.api)
-        self._http = _Server(self._app, settings, self._started)
+        self._http = HttpServer(self._app, settings, self._started)
         self._reloader = Reloader([*self._files_to_watch()], settings.reload_every)
         self._reloading: asyncio.Task[None] | None = None
         self._envoy: EnvoyServer | None = None

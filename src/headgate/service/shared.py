@@ -116,18 +116,6 @@ def exposition(pages: Iterable[Sequence[Family]]) -> bytes:
     return generate_latest(registry)
 
 
-def families_of(registry: CollectorRegistry) -> list[Family]:
-    return [
-        Family(
-            one.name,
-            one.documentation,
-            one.type,
-            [Sample(sample.name, tuple(sample.labels.items()), sample.value) for sample in one.samples],
-        )
-        for one in registry.collect()
-    ]
-
-
 class _Sum(Collector):
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families

@@ -23,7 +23,7 @@ from ..http.rules_file import RulesFile
 from ..http.tiers import Tiers
 from ..limiter import RateLimiter
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
-from .metrics import NamespaceMetrics, ServiceCollector
+from .metrics import NamespaceMetrics
 from .operations import Asked
 from .problems import ProblemError
 from .reading import Clients, Headers, Receive
@@ -117,13 +117,11 @@ class Service:
         if room is None:
             limiter = RateLimiter(self.url, namespace=namespace, hash_entity_ids=self._hash_entity_ids)
             live = LiveStats() if self.dashboard else None
-            if live is not None:
-                limiter.watch(live)
             room = self._rooms[namespace] = Room(
                 limiter,
                 _gate(limiter, self._rules),
                 live,
-                NamespaceMetrics(limiter, self._metrics_resources, ServiceCollector(self)),
+                NamespaceMetrics(limiter, self._metrics_resources, self, live),
             )
         return room
 
@@ -187,7 +185,7 @@ class Service:
             return self.anybody
         return None if presented is None else self.tokens.find(presented)
 
-    async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
+    def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
         """The context of a request with the scope, or ProblemError. `request` is the ASGI scope."""
         presented = None if self.tokens is None else _bearer(headers)
         token = self._token(presented)
@@ -200,9 +198,8 @@ class Service:
             self.auth_failures.count("api", "scope", token.name)
             challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{scope}"'
             raise ProblemError(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
-        await self.count(token)
         room = self.room(token.namespace)
-        return Asked(self, room.limiter, room.gate, receive, token.name)
+        return Asked(self, room.limiter, room.gate, receive, token)
 
     async def count(self, token: Token) -> None:
         """Count a request of a token. ProblemError if there are too many."""

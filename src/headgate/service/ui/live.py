@@ -1,17 +1,17 @@
 """Decisions of the last minutes, and the entities with the most: counted as they happen, in little memory.
 
-`LiveStats` is a watcher of a limiter. A decision costs the same however many entities there are.
+`LiveStats` can be a watcher of a limiter. A decision costs the same however many entities there are.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -19,6 +19,10 @@ SECONDS = 300
 _MINUTES = SECONDS // 60
 _KEPT = 64  # entities that a minute keeps after a reduction
 _TOP = 8
+
+# The arguments of a watcher's methods.
+Decided: TypeAlias = "tuple[str, str, str, float]"
+Settled: TypeAlias = "tuple[int, float, bool]"
 
 OUTCOMES = ("allowed", "refused", "degraded", "unavailable")
 _INDEX = {outcome: index for index, outcome in enumerate(OUTCOMES)}
@@ -134,24 +138,29 @@ class LiveStats:
         self._turn(int(self._started))
 
     def decided(self, entity_id: str, resource: str, outcome: str, seconds: float) -> None:
-        with self._lock:
-            if (number := int(self._now())) != self._second.number:
-                self._turn(number)
-            self._second.outcomes[_INDEX[outcome]] += 1
-            self._minute.all.add(entity_id)
-            if outcome == "refused":
-                self._minute.refused.add(entity_id)
+        self.count(int(self._now()), [(entity_id, resource, outcome, seconds)], [])
 
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
+        self.count(int(self._now()), [], [(requests, seconds, ok)])
+
+    def count(self, number: int, decided: Iterable[Decided], settled: Iterable[Settled]) -> None:
+        """Count what happened in a second of the monotonic clock."""
         with self._lock:
-            if (number := int(self._now())) != self._second.number:
+            if number != self._second.number:
                 self._turn(number)
+            outcomes, add = self._second.outcomes, self._minute.all.add
+            for entity_id, _, outcome, _ in decided:
+                outcomes[_INDEX[outcome]] += 1
+                add(entity_id)
+                if outcome == "refused":
+                    self._minute.refused.add(entity_id)
             second = self._second
-            second.calls += 1
-            second.failed += not ok
-            second.seconds += seconds
-            if seconds > second.slowest:
-                second.slowest = seconds
+            for _, seconds, ok in settled:
+                second.calls += 1
+                second.failed += not ok
+                second.seconds += seconds
+                if seconds > second.slowest:
+                    second.slowest = seconds
 
     def _turn(self, number: int) -> None:
         """Start a new second, and perhaps a new minute."""
