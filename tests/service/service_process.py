@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -98,6 +99,33 @@ def workers_of(process: ServeProcess) -> set[int]:
             if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
                 found.add(int(path.name))
     return found
+
+
+def clients_by_worker(process: ServeProcess, token: str | None = None) -> dict[int, httpx.Client]:
+    """A client for each worker, with one connection, which that worker has accepted."""
+    found: dict[int, httpx.Client] = {}
+    pids = workers_of(process)
+    while found.keys() != pids:
+        client = process.client(token)
+        stream = client.get("/healthz").extensions["network_stream"]
+        pid = _owner(pids, stream.get_extra_info("client_addr")[1])
+        if pid in found:
+            client.close()
+        else:
+            found[pid] = client
+    return found
+
+
+def _owner(pids: set[int], client_port: int) -> int:
+    """The worker with the other end of a connection."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inode = next(row[9] for row in rows if row[2].endswith(f":{client_port:04X}"))
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if os.readlink(path) == f"socket:[{inode}]":
+                    return pid
+    raise AssertionError(f"no worker has the connection from port {client_port}")
 
 
 def inside(app: Any, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, T]]) -> T:

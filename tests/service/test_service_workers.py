@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,6 +106,50 @@ def test_workers_end_when_the_supervisor_is_killed(process: ServeProcess) -> Non
     process._process.kill()
     process._process.wait()
     eventually(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in pids), "they have ended")
+
+
+def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
+    """As soon as here, with shorter looks."""
+    code = "import headgate.service.workers as w; w._LOOK_SECONDS = 0.7; from headgate.cli import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--workers", "2", "--bind", "127.0.0.1:0", "--url"]
+    with ServeProcess() as process:
+        process._launch([*command, f"sqlite:///{tmp_path / 'limits.db'}"], {})
+        eventually(lambda: "listening" in process.log, "it listens")
+        stopped = min(workers_of(process))
+        os.kill(stopped, signal.SIGSTOP)
+        eventually(lambda: f"worker {stopped} hangs" in process.log, "it is noticed")
+        eventually(lambda: len(workers_of(process) - {stopped}) == 2, "it is replaced")
+        assert process.end() == 0
+
+
+def test_both_ports_may_be_any_and_of_ipv6(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(RULES)
+    where = ["--bind", "[::1]:0", "--grpc", "[::1]:0", "--rules", str(rules)]
+    with ServeProcess("--url", f"sqlite:///{tmp_path / 'limits.db'}", "--workers", "3", *where) as process:
+        process.start()
+        assert process.url.startswith("http://[::1]:")
+        assert ask_envoy(process) == RateLimitResponse.OK
+        with process.client() as client:
+            assert client.get("/healthz").status_code == 200
+
+
+def test_a_port_in_use_is_an_error(process: ServeProcess, tmp_path: Path) -> None:
+    """Though several sockets of one user could share it."""
+    address = process.url.removeprefix("http://")
+    with ServeProcess("--url", f"sqlite:///{tmp_path / 'x.db'}", "--workers", "2", "--bind", address) as other:
+        with pytest.raises(AssertionError):
+            other.start()
+        assert f"cannot listen on {address}" in other.log
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "65", "two", "1.5"])
+def test_a_number_of_workers_that_cannot_be(count: str) -> None:
+    with ServeProcess("--workers", count) as process:
+        with pytest.raises(AssertionError):
+            process.start()
+        assert "--workers" in process.log
+        assert "Traceback" not in process.log
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,12 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """What a worker shares with the others: the socket for HTTP, the port for gRPC, a folder, a key. And its number."""
+    """What a worker shares with the others: the ports, a folder and a key. `beats`: each worker counts up its own."""
 
-    listener: socket.socket
+    http_port: int
     grpc_port: int
     folder: str
+    beats: Any = field(repr=False)
     secret: bytes = field(repr=False)
     number: int = 0
 
@@ -113,9 +114,10 @@ def serve_here(
     orphaned: int,
 ) -> None:
     """Serve as one of several workers. `orphaned`: a file that is at its end when the supervisor has died."""
+    files.http = files.http.at(place.http_port)
     if files.grpc is not None:
         files.grpc = files.grpc.at(place.grpc_port)
-    with place.listener as listener:
+    with files.http.bound(shared=True) as listener:
         run(_Process(settings, files, listener, on_listening, place, orphaned).run())
 
 
@@ -205,6 +207,7 @@ class _Process:
         orphaned: int | None = None,
     ) -> None:
         self._settings = settings
+        self._place = place
         self._shared = None if place is None else SharedFolder(place.folder, place.number)
         self._orphaned = orphaned
         self._minutely = Minutely()
@@ -241,8 +244,8 @@ class _Process:
         if self._settings.api:  # `headgate ui` ends with its terminal
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         tasks = [loop.create_task(self._reconcile()), loop.create_task(self._reloader.watch())]
-        if self._shared is not None:
-            tasks.append(loop.create_task(self._share()))
+        if self._place is not None:
+            tasks += [loop.create_task(self._share()), loop.create_task(self._beat(self._place))]
         if self._orphaned is not None:
             loop.add_reader(self._orphaned, self._end_alone, self._orphaned)
         try:
@@ -291,6 +294,12 @@ class _Process:
     async def _share(self) -> None:
         while True:
             await self._share_once(_SHARE_REST)
+            await asyncio.sleep(WRITE_SECONDS)
+
+    async def _beat(self, place: WorkerPlace) -> None:
+        """Let the supervisor see that this worker does not hang."""
+        while True:
+            place.beats[place.number] += 1
             await asyncio.sleep(WRITE_SECONDS)
 
     async def _share_once(self, rest: float) -> None:

@@ -25,6 +25,7 @@ log = logging.getLogger("headgate")
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
+_LOOK_SECONDS, _MOST_MISSED = 5.0, 6  # then a worker hangs
 _MOST_FAILED_STARTS = 5  # in a row, with no worker left that serves
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -42,12 +43,15 @@ def serve_workers(settings: ServeSettings, on_listening: Callable[[ListenAddress
     check_workers(settings)
     files = ServeFiles(settings)
     with ExitStack() as stack:
-        listener = stack.enter_context(files.http.bound())
-        port = 0
-        if files.grpc is not None:
-            port = stack.enter_context(_reserved(files.grpc)).getsockname()[1]
+        # Each worker has its own socket on a port. A shared one would give one worker most of the connections that
+        # come together, and clients keep them.
+        http_port, grpc_port = (
+            0 if address is None else stack.enter_context(_reserved(address)).getsockname()[1]
+            for address in (files.http, files.grpc)
+        )
+        beats = _SPAWN.RawArray("Q", settings.workers)
         folder = stack.enter_context(TemporaryDirectory(prefix="headgate-"))
-        _Supervisor(settings, WorkerPlace(listener, port, folder, token_bytes(32)), on_listening).run()
+        _Supervisor(settings, WorkerPlace(http_port, grpc_port, folder, beats, token_bytes(32)), on_listening).run()
 
 
 def _reserved(address: Address) -> socket.socket:
@@ -64,6 +68,7 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.ready_at = 0.0
+        self.beat = self.missed = 0
         self.reload = False
         self.error = ""
 
@@ -101,7 +106,7 @@ class _Supervisor:
         self._workers: list[_Worker] = []
         self._announced = self._stopping = False
         self._failures = self._failed_starts = 0
-        self._start_at = 0.0
+        self._start_at = self._look_at = 0.0
         self._wake, self._waker = socket.socketpair()
 
     def run(self) -> None:
@@ -130,8 +135,12 @@ class _Supervisor:
         waited: list[Any] = [self._wake]
         for worker in self._workers:
             waited += [worker.process.sentinel] if worker.ready else [worker.process.sentinel, worker.pipe]
+        now = time.monotonic()
         missing = len(self._workers) < self._settings.workers and not self._stopping
-        found = wait(waited, max(0.0, self._start_at - time.monotonic()) if missing else None)
+        found = wait(waited, max(0.0, (min(self._start_at, self._look_at) if missing else self._look_at) - now))
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECONDS
+            self._end_hanging()
         if self._wake in found:
             for number in self._wake.recv(64):
                 self._pass_on(number)
@@ -141,10 +150,22 @@ class _Supervisor:
             if worker.process.sentinel in found:
                 self._died(worker)
 
+    def _end_hanging(self) -> None:
+        """Kill a worker that does nothing any more: connections that the system gives to it would get no answer.
+
+        Looks are counted, not seconds: after a pause of the whole machine, all workers would seem to hang.
+        """
+        for worker in self._workers:
+            beat = self._place.beats[worker.number]
+            worker.missed = worker.missed + 1 if worker.ready and beat == worker.beat and not self._stopping else 0
+            worker.beat = beat
+            if worker.missed >= _MOST_MISSED:
+                log.error("worker %s hangs, and is killed", worker.process.pid)
+                worker.process.kill()
+
     def _pass_on(self, number: int) -> None:
         if number != signal.SIGHUP:
             self._stopping = True
-            self._place.listener.close()  # or connections would be accepted that no worker takes
         for worker in self._workers:
             if number == signal.SIGHUP and not worker.ready:
                 worker.reload = True  # it cannot handle the signal yet, and may have read the files before the change

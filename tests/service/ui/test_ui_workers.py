@@ -7,14 +7,14 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
-from dashboard_site import TOKENS, Site, tokens_file
+from dashboard_site import TOKENS, tokens_file
 from playwright.sync_api import Browser, expect
-from service_process import ServeProcess, workers_of
+from service_process import ServeProcess, clients_by_worker, workers_of
 from test_ui_browser import PHONE, browser, somebody  # noqa: F401
 
 from headgate.service.tokens import Token
@@ -33,33 +33,19 @@ def process(tmp_path: Path) -> Iterator[ServeProcess]:
         yield process.start()
 
 
-@contextmanager
-def only(process: ServeProcess, pid: int) -> Iterator[None]:
-    """Only this worker takes connections."""
-    others = workers_of(process) - {pid}
-    for other in others:
-        os.kill(other, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for other in others:
-            os.kill(other, signal.SIGCONT)
-
-
 def by_each(process: ServeProcess, path: str, cookie: str | None) -> list[httpx.Response]:
     """The answer of each worker."""
+    cookies = {} if cookie is None else {"cookie": f"headgate_session={cookie}"}
     found = []
-    for pid in workers_of(process):
-        with only(process, pid), Site(process.url) as site:
-            if cookie is not None:
-                site.http.cookies.set("headgate_session", cookie)
-            found.append(site.http.get(path))
+    for client in clients_by_worker(process).values():
+        with closing(client):
+            found.append(client.get(path, headers=cookies))
     return found
 
 
 def acquire_by_each(process: ServeProcess, times: int) -> None:
-    for pid in workers_of(process):
-        with only(process, pid), process.client(TOKENS["admin"]) as api:
+    for api in clients_by_worker(process, TOKENS["admin"]).values():
+        with closing(api):
             for _ in range(times):
                 assert api.post("/v1/acquire", json=WISH).status_code == 200
 
@@ -102,10 +88,11 @@ def text_of_live(answer: httpx.Response) -> str:
 
 def test_wrong_logins_are_counted_together(process: ServeProcess) -> None:
     found = []
-    for pid in sorted(workers_of(process)):
-        with only(process, pid), Site(process.url) as guesser:
-            found.append([guesser.http.post("/ui/login", data={"token": "wrong"}).status_code for _ in range(30)])
-            assert guesser.http.post("/ui/login", data={"token": TOKENS["boss"]}).status_code == 303
+    for guesser in clients_by_worker(process).values():
+        with closing(guesser):
+            guesser.headers["origin"] = process.url
+            found.append([guesser.post("/ui/login", data={"token": "wrong"}).status_code for _ in range(30)])
+            assert guesser.post("/ui/login", data={"token": TOKENS["boss"]}).status_code == 303
     first, second = found
     assert first[:10] == [401] * 10
     assert 429 in first
@@ -120,8 +107,8 @@ def test_a_change_at_one_worker_is_soon_known_to_the_other(process: ServeProcess
 
     def capacities() -> list[int]:
         found = []
-        for pid in workers_of(process):
-            with only(process, pid), process.client(TOKENS["admin"]) as api:
+        for api in clients_by_worker(process, TOKENS["admin"]).values():
+            with closing(api):
                 found.append(api.post("/v1/acquire", json=ask).json()["limits"][0]["capacity"])
         return found
 
