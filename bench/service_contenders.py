@@ -18,14 +18,24 @@ from headgate.service.envoy.servicer import SERVICE as GRPC_SERVICE
 
 from .http_contenders import process
 from .http_load import Connection, GrpcConnection, HttpConnection, load, post
-from .http_scenes import BATCH, BATCHED, CONSTANT_GRPC, CONSTANT_HTTP, GRPC, ONE_WORKER, SINGLE, TWO_WORKERS
+from .http_scenes import (
+    BATCH,
+    BATCHED,
+    CONSTANT_GRPC,
+    CONSTANT_HTTP,
+    GRPC,
+    LOADS,
+    ONE_WORKER,
+    SINGLE,
+    TWO_WORKERS,
+    WORKERS_CONNECTIONS,
+)
 from .http_scenes import SERVICE_CONNECTIONS as CONNECTIONS
 from .measure import Contender, Opener, Turn
 
 LIMIT = "1000000000/hour"
 RULES = f"descriptors: [{{id: bench, domain: bench, match: {{key: '*'}}, limits: {LIMIT}}}]"
 _ALLOWED = b"\x08\x01"  # overall_code: OK
-_LOADS = 2
 
 Command = Callable[[Path], Sequence[str]]
 
@@ -108,16 +118,16 @@ def _from_processes(command: Command) -> Opener:
         with process(command(folder), "127.0.0.1:{}") as port:
             loads = [
                 subprocess.Popen(
-                    [sys.executable, "-m", "bench.service_load", str(port), str(CONNECTIONS)],
+                    [sys.executable, "-m", "bench.service_load", str(port), str(WORKERS_CONNECTIONS)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                 )
-                for _ in range(_LOADS)
+                for _ in range(LOADS)
             ]
 
             def turn(hits: int) -> float:
-                each = -(-hits // _LOADS)
+                each = -(-hits // LOADS)
                 start = time.perf_counter()
                 for one in loads:
                     assert one.stdin is not None
@@ -126,7 +136,7 @@ def _from_processes(command: Command) -> Opener:
                     assert one.stdout is not None
                     if not one.stdout.readline():
                         raise RuntimeError("a load has ended")
-                return (time.perf_counter() - start) * hits / (each * _LOADS)
+                return (time.perf_counter() - start) * hits / (each * LOADS)
 
             try:
                 yield turn
