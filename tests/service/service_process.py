@@ -108,7 +108,7 @@ def clients_by_worker(process: ServeProcess, token: str | None = None) -> dict[i
     while found.keys() != pids:
         client = process.client(token)
         stream = client.get("/healthz").extensions["network_stream"]
-        pid = _owner(pids, stream.get_extra_info("client_addr")[1])
+        pid = _owner(pids, client.base_url.port or 0, stream.get_extra_info("client_addr")[1])
         if pid in found:
             client.close()
         else:
@@ -116,10 +116,11 @@ def clients_by_worker(process: ServeProcess, token: str | None = None) -> dict[i
     return found
 
 
-def _owner(pids: set[int], client_port: int) -> int:
+def _owner(pids: set[int], port: int, client_port: int) -> int:
     """The worker with the other end of a connection."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inode = next(row[9] for row in rows if row[2].endswith(f":{client_port:04X}"))
+    ends = (f":{port:04X}", f":{client_port:04X}")
+    (inode,) = (row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1]))
     for pid in pids:
         for path in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
