@@ -77,8 +77,7 @@ def goals(result: Result) -> Iterator[Goal]:
     if http.ADDED in times:
         yield from _over_http(times)
     if http.SERVICE in times:
-        single, batched = (times[http.SERVICE][name] for name in (http.SINGLE, http.BATCHED))
-        yield Goal("service: decisions a second in batches against one by one", single / batched, 10, False)
+        yield from _of_service(times[http.SERVICE], times[http.WORKERS], result["machine"]["cpus"])
     for table in (name for name in times if name.startswith("apply, ")):
         seconds = next(iter(times[table].values())) / 1e6
         yield Goal(f"{table}: 10,000 new entities", seconds, 10, True, unit=" s")
@@ -156,6 +155,20 @@ def _over_http(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
         name = min(peers, key=times[http.SERVED].__getitem__)
         ratio = times[http.SERVED][name] / times[http.SERVED][http.OURS]
         yield Goal(f"{http.SERVED}: requests a second against {name}", ratio, 1.5, False)
+
+
+def _of_service(one: dict[str, float], workers: dict[str, float], cpus: int) -> Iterator[Goal]:
+    for way, constant, ours in (("HTTP", http.CONSTANT_HTTP, http.SINGLE), ("gRPC", http.CONSTANT_GRPC, http.GRPC)):
+        share = 100 * one[constant] / one[ours]
+        yield Goal(
+            f"service: requests a second over {way}, of the same server's with a constant", share, 70, False, unit=" %"
+        )
+    # Against a fixed cost: a single request that gets faster must not make batches look slower.
+    share = one[http.BATCHED] / one[http.CONSTANT_HTTP]
+    yield Goal(f"service: a decision in batches of {http.BATCH}, against a request with a constant", share, 0.25, True)
+    if cpus >= http.WORKERS_CPUS:  # with fewer, the load and the store take the place of the second worker
+        ratio = workers[http.ONE_WORKER] / workers[http.TWO_WORKERS]
+        yield Goal("service: decisions a second of two workers against one", ratio, 1.6, False)
 
 
 def _on_dynamodb(times: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> Iterator[Goal]:
