@@ -47,6 +47,7 @@ TITLES = {
     http.ADDED: "A FastAPI application in memory, one request, no server",
     http.SERVED: f"A FastAPI application served by uvicorn, limits in Redis, {http.CONNECTIONS} connections",
     http.SERVICE: f"headgate serve, limits in memory, {http.SERVICE_CONNECTIONS} connections",
+    http.WORKERS: f"headgate serve --workers, limits in Redis, {http.LOADS} x {http.WORKERS_CONNECTIONS} connections",
     **{f"apply, {place}": f"headgate apply: {place}" for place in ("sqlite", "redis")},
     operating.DASHBOARD: "The dashboard over an SQLite file with 100,000 entities",
     **{operating.USAGE.format(place=place): f"Usage and audit on and off: {place}" for place in operating.PLACES},

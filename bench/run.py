@@ -99,7 +99,7 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
             elif section == "http":
                 times |= _http(loop, rounds, redis_rounds, say)
             elif section == "service":
-                times |= _service(loop, redis_rounds, say)
+                times |= _service(redis_rounds, say)
             elif section == "operating":
                 times |= _operating(loop, rounds, redis_rounds, say)
             elif section == "limits":
@@ -130,7 +130,7 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
 
 def check_installed(section: str) -> None:
     """Whether what a section needs is on this machine, or NotInstalledError."""
-    if section in ("redis", "prefetch", "http", "operating"):
+    if section in ("redis", "prefetch", "http", "service", "operating"):
         redis_server_binary()
     elif section == "postgres":
         postgres_folder()
@@ -239,11 +239,15 @@ def _http(
     return times
 
 
-def _service(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str], None]) -> dict[str, Rows]:
+def _service(rounds: int, say: Callable[[str], None]) -> dict[str, Rows]:
     from . import service_contenders
 
     say(http.SERVICE)
-    return {http.SERVICE: _rows(_at_servers(service_contenders.service(loop), rounds))}
+    times = {http.SERVICE: _rows(_at_servers(service_contenders.service(), rounds))}
+    say(http.WORKERS)
+    with RedisServer() as server:
+        times[http.WORKERS] = _rows(_at_servers(service_contenders.workers(server.url), rounds))
+    return times
 
 
 def _operating(

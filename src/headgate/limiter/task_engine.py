@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from ..core.decide import Answer, Request
-from ..core.errors import RateLimiterUnavailable, Unanswered
+from ..core.errors import HeadgateError, RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
 from ..plan import (
     Call,
@@ -26,7 +26,7 @@ from ..plan import (
     to_the_end,
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
-from ..stores.contract import AsyncStore, Landed, OverlappingStore
+from ..stores.contract import AsyncStore, Landed, OverlappingStore, Rest
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
@@ -162,13 +162,21 @@ class TaskEngine(Engine):
         """Send it at once, if all is well and nothing has to be measured."""
         if self.breaker.failing or self.observers.watched:
             return False
-        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), landed)
+
+        def arrived(answers: Sequence[Answer | HeadgateError], rest: Rest | None) -> None:
+            landed(answers, None if rest is None else lambda: self._told(rest()))
+
+        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), arrived)
 
     async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call the store, unless the breaker is open."""
         self.breaker.check()
+        return await self._told(method(*arguments))
+
+    async def _told(self, answering: Awaitable[T]) -> T:
+        """Tell the breaker what became of a call."""
         try:
-            result = await method(*arguments)
+            result = await answering
         except BaseException as error:
             self.breaker.ended(error)
             raise
@@ -204,17 +212,18 @@ class TaskEngine(Engine):
                     return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
                 if (here := self.decide_here(chain, parts)) is not None:
                     return here
-                entry = None
+                future = None
                 try:
                     if self.slices is not None:
                         answer = await arun(ahead_plan(self.slices, chain, parts), self._perform)
                     else:
-                        entry = self._submit(chain.plain_request(parts))
-                        answer = await entry
+                        request = chain.plain_request(parts)
+                        future = self._submit(request)
+                        answer = await future
                     return Decision(self, chain, parts, answer)
                 except asyncio.CancelledError:
-                    if entry is not None:
-                        await self._withdraw((entry,))
+                    if future is not None:
+                        await self._withdraw({future: request})
                     raise
                 except RateLimiterUnavailable as unavailable:
                     asks = (Ask(entity_id, resource, consume, limits),)
