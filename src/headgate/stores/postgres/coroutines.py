@@ -13,6 +13,7 @@ from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, arun
 from ..notifications import LoopNotifications
+from ..replies import AnotherWindow
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
 from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
 from .exchange import Execute, Reply
@@ -36,14 +37,17 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncPostgresCall) -> list[Answer]:
         plans = self._plans
-        encoded = PostgresBatch(batch, self._received.listener)
+        encoded = PostgresBatch(batch, self._received.listener, plans.believed_ms(now_ms))
         execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
             # The shortcut past the plan, which is only needed when something goes wrong.
             first = await call.execute(execute)
             if first.__class__ is list:
-                return answers_of(encoded, first)
+                try:
+                    return answers_of(encoded, first)
+                except AnotherWindow as other:
+                    return await arun(plans.again_plan(encoded, execute, other), call.perform)
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     async def close(self) -> None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
+from asyncio import CancelledError
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from ...core.bucket import Bucket
 from ...core.decide import Answer, State
-from ...core.errors import CorruptState
+from ...core.errors import CorruptState, HeadgateError, PartlyAnswered, RateLimiterUnavailable
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept, read_record
 from ...core.slots import Slots
-from ...core.stored import corrupt_limit, is_sound_bucket, is_sound_limit, is_sound_slots
+from ...core.stored import bucket_as_stored, corrupt_limit, is_sound_limit, is_sound_slots
 from ...core.usage import HOUR_MS, UsageRow
 from ...plan import Plan
-from ..server import MoreTime
+from ..contract import SettledThenCancelled
+from ..replies import AnotherWindow
+from ..server import MoreTime, TimeLeft
 from . import literal
 from .exchange import Execute, Reply, Row
-from .queries import Queries, number_of, text_of
+from .queries import Queries, number_of, patience_ms, text_of
 from .schema import FUNCTIONS, VERSION, persistence_script, setup_script
 from .url import PostgresSettings
 from .wire import PostgresBatch
@@ -87,6 +90,7 @@ class PostgresPlans(Queries):
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
         self.usage_ms = 0
+        self._ahead_ms = 0  # by so much the server's clock was ahead of ours when it said so
         self._settle = self._statement(_SETTLE)
         self._take = self._statement(_TAKE)
         self._delete = self._statement(_DELETE)
@@ -108,6 +112,10 @@ class PostgresPlans(Queries):
 
     # Buckets
 
+    def believed_ms(self, now_ms: int | None) -> int:
+        """The time by which the server decides, as far as we know."""
+        return int(time.time() * 1000) + self._ahead_ms if now_ms is None else now_ms
+
     def settling(self, batch: PostgresBatch, now_ms: int | None, patience_ms: int) -> Execute:
         given = (literal.number(now_ms), literal.number(self.usage_ms), literal.number(patience_ms))
         if batch.plain:
@@ -118,7 +126,43 @@ class PostgresPlans(Queries):
         rows = yield from self.rows_plan(
             execute.statement, *execute.parameters, repeatable=batch.repeatable, first=first
         )
-        return answers_of(batch, rows)
+        try:
+            return answers_of(batch, rows)
+        except AnotherWindow as other:
+            return (yield from self.again_plan(batch, execute, other))
+
+    def again_plan(self, batch: PostgresBatch, execute: Execute, other: AnotherWindow) -> Plan[list[Answer]]:
+        """The answers of all, once those are asked again that came with another window. The rest has happened, whatever
+        becomes of these."""
+        given, *_ = execute.parameters
+        if given is None:
+            self._ahead_ms = other.now_ms - int(time.time() * 1000)
+        requests = [request for request, result in zip(batch.requests, other.results) if result is None]
+        found: Sequence[Answer | HeadgateError]
+        cancelled: CancelledError | None = None
+        try:
+            left_ms = yield from TimeLeft()
+            if not left_ms:
+                raise RateLimiterUnavailable("PostgreSQL did not answer in time: it is in another window of a quota")
+            encoded = PostgresBatch(requests, batch.listener, other.now_ms, other.moments)
+            now_ms = None if given is None else int(given)
+            found = yield from self.settle_plan(encoded, self.settling(encoded, now_ms, patience_ms(left_ms)))
+        except PartlyAnswered as partly:
+            found = partly.results
+        except HeadgateError as error:
+            found = [error] * len(requests)
+        except SettledThenCancelled as late:
+            found, cancelled = late.answers, late.own
+        except CancelledError as error:
+            found, cancelled = [RateLimiterUnavailable("the call was interrupted")] * len(requests), error
+        again = iter(found)
+        results = [next(again) if result is None else result for result in other.results]
+        if cancelled is not None:
+            raise SettledThenCancelled(results, cancelled)
+        answers = [result for result in results if isinstance(result, Answer)]
+        if len(answers) < len(results):
+            raise PartlyAnswered(results)
+        return answers
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         if keys:
@@ -282,26 +326,23 @@ def _record(row: Row) -> Record:
 
 
 def _state(row: Row) -> State:
-    """The settled bucket or slots of a row."""
+    """The settled bucket, quota or slots of a row."""
     key, name, *numbers, held = row
     capacity_milli, refill_milli, period_ms, *state, now_ms = map(number_of, numbers)
     if not is_sound_limit(capacity_milli, refill_milli, period_ms):
         raise corrupt_limit(text_of(key), text_of(name), [capacity_milli, refill_milli, period_ms, *state])
     limit = Limit.from_stored(text_of(name), capacity_milli, refill_milli, period_ms)
-    tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision, _ = state
+    tokens_milli, settled_at_ms, _, blocked_until_ms, revision, _ = state
     holders: dict[str, Any] = json.loads(text_of(held)) if held else {}
-    if not (
-        is_sound_bucket(period_ms, capacity_milli, *state)
-        if refill_milli
-        else tokens_milli >= 0 and is_sound_slots(settled_at_ms, blocked_until_ms, revision, holders)
-    ):
-        values = [capacity_milli, refill_milli, period_ms, *state, *holders.values()]
-        raise corrupt_limit(text_of(key), text_of(name), values)
+    found: State | None = None
     if refill_milli:
-        found: State = Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
-    else:
+        found = bucket_as_stored(limit, limit.name, capacity_milli, refill_milli, period_ms, *state)
+    elif tokens_milli >= 0 and is_sound_slots(settled_at_ms, blocked_until_ms, revision, holders):
         leases = {lease_id: (milli, until_ms) for lease_id, (milli, until_ms) in holders.items()}
         found = Slots(limit, settled_at_ms, leases, blocked_until_ms, revision)
+    if found is None:
+        values = [capacity_milli, refill_milli, period_ms, *state, *holders.values()]
+        raise corrupt_limit(text_of(key), text_of(name), values)
     found.settle(now_ms)
     return found
 

@@ -6,13 +6,14 @@ and the rest do not. A request for slots is an entry of its own, with its lease.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...core.bucket import Bucket
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request
 from ...core.limit import Limit
 from ...core.slots import OVERTAKES, Slots
-from ..replies import read_answers, stored_limit, stored_slots
+from ...core.stored import bucket_as_stored
+from ..replies import Place, read_answers, stored_limit, stored_slots
 from . import literal
 
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
@@ -30,29 +31,36 @@ class _Entry:
 
 class PostgresBatch:
     """An encoded batch. `arguments`: all but the time, how long usage is kept, and how long to wait for locks.
+    A quota comes with its window at `now_ms`, or at its own of the `moments`.
     `plain`: it only takes from one bucket, for take.sql. `looks`: it changes nothing.
 
     `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
     """
 
-    __slots__ = ("_entries", "_size", "arguments", "looks", "plain", "repeatable")
+    __slots__ = ("_entries", "arguments", "listener", "looks", "plain", "repeatable", "requests")
 
-    def __init__(self, requests: Sequence[Request], listener: str = "") -> None:
+    def __init__(
+        self, requests: Sequence[Request], listener: str, now_ms: int, moments: Mapping[Place, int] | None = None
+    ) -> None:
         """`listener`: the name under which the server notifies this process of free slots; empty if it cannot."""
         self._entries = _merged(requests)
-        self._size = len(requests)
+        self.requests = requests
+        self.listener = listener
         self.plain = len(self._entries) == 1 and _is_plain(requests[0])
         self.looks = not self.plain and all(entry.request.mode is PEEK for entry in self._entries)
         self.repeatable = self.plain or all(_is_repeatable(entry.request) for entry in self._entries)
-        self.arguments = _plain_arguments(self._entries[0]) if self.plain else _arguments(self._entries, listener)
+        if self.plain:
+            self.arguments = _plain_arguments(self._entries[0])
+        else:
+            self.arguments = _arguments(self._entries, listener, now_ms, moments or {})
 
     def answers(self, reply: Sequence[int]) -> list[Answer]:
-        return read_answers(self._entries, self._size, reply, _bucket, _slots)
+        return read_answers(self._entries, len(self.requests), reply, _bucket, _slots)
 
 
 def _is_plain(request: Request) -> bool:
     mode, _, parts, max_wait_ms, *_ = request
-    return mode is TAKE and len(parts) == 1 and not max_wait_ms and bool(parts[0].limit.refill_milli)
+    return mode is TAKE and len(parts) == 1 and not max_wait_ms and parts[0].limit.refill_milli > 0
 
 
 def _is_repeatable(request: Request) -> bool:
@@ -109,7 +117,9 @@ def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
     return (request.keys[level].encode(), limit.name.encode(), *[b"%d" % number for number in numbers])
 
 
-def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
+def _arguments(
+    entries: Sequence[_Entry], listener: str, now_ms: int, moments: Mapping[Place, int]
+) -> tuple[bytes, ...]:
     places = _places(entries)
     numbers = {place: number for number, place in enumerate(places, 1)}  # PostgreSQL counts from one
     asked: list[int] = []
@@ -123,14 +133,19 @@ def _arguments(entries: Sequence[_Entry], listener: str) -> tuple[bytes, ...]:
             if mode is TAKE:
                 block_ms = place_ms - OVERTAKES
         asked += (_MODES[mode], len(entry.members), max_wait_ms, block_ms, keep_milli, lease, len(parts))
+        head = len(asked) - 1
         for level, limit, amount_milli, revision in parts:
-            shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
-            asked += (numbers[keys[level], limit.name], *shape, amount_milli, revision)
+            place, refill_milli, period_ms = (keys[level], limit.name), limit.refill_milli, limit.period_ms
+            if limit.calendar is not None:
+                period_ms, ends_ms = limit.calendar.window(moments.get(place, now_ms))
+                refill_milli = -ends_ms
+                asked[head] = -len(parts)
+            asked += (numbers[place], limit.capacity_milli, refill_milli, period_ms, amount_milli, revision)
     keys_and_names = literal.texts(key for key, _ in places), literal.texts(name for _, name in places)
     return (*keys_and_names, literal.numbers(asked), literal.texts(leases))
 
 
-def _places(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
+def _places(entries: Sequence[_Entry]) -> list[Place]:
     """Key and limit name of each bucket, once, in the order in which settle.sql locks them."""
     requests = [entry.request for entry in entries]
     return sorted({(request.keys[part.level], part.limit.name) for request in requests for part in request.parts})
@@ -138,6 +153,10 @@ def _places(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
 
 def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
     *numbers, _ = state
+    if refill_milli < 0:
+        quota = bucket_as_stored(limit, limit.name, capacity_milli, refill_milli, period_ms, *numbers)
+        assert quota is not None  # the server has looked
+        return quota
     return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), *numbers)
 
 
