@@ -17,6 +17,7 @@ from headgate.testing.conformance.hashed_ids import HashedIdConformance
 from headgate.testing.conformance.input import InputConformance
 from headgate.testing.conformance.leases import LeaseConformance
 from headgate.testing.conformance.levels import LevelsConformance
+from headgate.testing.conformance.quotas import QuotaConformance
 from headgate.testing.conformance.slot_queue import SlotQueueConformance
 from headgate.testing.conformance.slots import SlotConformance
 from headgate.testing.conformance.vectors import VectorConformance
@@ -71,6 +72,7 @@ class ThreadsOnly:
 class Transport(
     ThreadsOnly,
     VectorConformance,
+    QuotaConformance,
     AcquireConformance,
     ChangingLimitConformance,
     ZeroAmountConformance,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from headgate import Limit
+from headgate.core.calendar import Calendar
 from headgate.core.decide import Mode, Part, Request
+from headgate.core.limit import AT_ONCE
 from headgate.core.slots import OVERTAKES
 from headgate.core.units import MAX_AMOUNT, MAX_PERIOD_MS, MILLI
 from headgate.core.usage import HOUR_MS
@@ -46,6 +48,29 @@ short_steps_ms = st.sampled_from([0, 0, 1, 400, 999, 1000, 1000, 2500, -300])
 
 def concurrent(names: str) -> st.SearchStrategy[Limit]:
     return st.builds(Limit.from_stored, st.sampled_from(names), few_slots, st.just(0), ttls_ms)
+
+
+CALENDARS = (
+    Calendar.every("hour"),
+    Calendar.every("hour", at="00:30"),
+    Calendar.every("day", tz="Europe/Berlin", at="02:30"),
+    Calendar.every("week", tz="America/New_York", on="sunday"),
+    Calendar.every("month", tz="Pacific/Chatham", on=31, at="23:45"),
+    Calendar.every("year", on="02-29"),
+)
+
+
+def quotas(names: str) -> st.SearchStrategy[Limit]:
+    named, amount, kind = st.sampled_from(names), milli, st.just(AT_ONCE)
+    return st.one_of(
+        st.builds(Limit.from_stored, named, amount, kind, st.just(0), st.sampled_from(CALENDARS)),
+        st.builds(Limit.from_stored, named, amount, kind, periods_ms),
+    )
+
+
+def all_kinds(names: str) -> st.SearchStrategy[Limit]:
+    buckets = st.builds(Limit.from_stored, st.sampled_from(names), milli, milli, periods_ms)
+    return st.one_of(buckets, quotas(names), quotas(names), concurrent(names))
 
 
 MODES = [Mode.TAKE] * 4 + [mode for mode in Mode if mode is not Mode.TAKE]

@@ -52,7 +52,7 @@ def use(path: Path) -> None:
 def test_a_new_file_is_marked_as_ours(path: Path) -> None:
     use(path)
     assert query(path, "PRAGMA application_id") == OURS
-    assert query(path, "PRAGMA user_version") == 3
+    assert query(path, "PRAGMA user_version") == 4
     assert query(path, "PRAGMA journal_mode") == "wal"
 
 
@@ -92,7 +92,7 @@ def test_a_file_in_an_older_format_is_brought_up_to_date(older: int, path: Path,
     assert taken_from(path) == 3
     use(path)
     assert taken_from(path) == 4
-    assert query(path, "PRAGMA user_version") == 3
+    assert query(path, "PRAGMA user_version") == 4
     assert everything_in(path) == everything_in(tmp_path / "new.db")
 
 
@@ -145,7 +145,7 @@ def foreign_mark(path: Path) -> None:
 def newer_format(path: Path) -> None:
     use(path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute("PRAGMA user_version = 5")
 
 
 def plain_text(path: Path) -> None:
@@ -161,7 +161,7 @@ def noise(path: Path) -> None:
     [
         (foreign_tables, "database of another program: choose a file of its own"),
         (foreign_mark, "database of another program: choose a file of its own"),
-        (newer_format, "format 4 and this headgate reads format 3: upgrade headgate"),
+        (newer_format, "format 5 and this headgate reads format 4: upgrade headgate"),
         (plain_text, "not an SQLite database: choose another file, or move this one away"),
         (noise, "not an SQLite database: choose another file, or move this one away"),
     ],

@@ -86,12 +86,13 @@ class Limit:
 
     @property
     def refill_amount(self) -> int | float:
-        return from_milli(self.refill_milli)
+        """Of a quota: all of it."""
+        return from_milli(self.capacity_milli if self.is_quota else self.refill_milli)
 
     @property
     def refill_period_seconds(self) -> int | float:
-        """Of a concurrent limit: its ttl."""
-        return from_milli(self.period_ms)
+        """Of a concurrent limit: its ttl. Of a quota: how long its window usually is."""
+        return from_milli(self.calendar.usual_ms if self.calendar else self.period_ms)
 
     @property
     def is_concurrent(self) -> bool:

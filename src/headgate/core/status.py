@@ -15,6 +15,8 @@ class LimitStatus:
 
     `available` counts whole tokens after the request. `retry_after_seconds` is 0.0 where the limit
     allowed it, and None where it never will because the amount is larger than the capacity.
+    `resets_at_ms`, which is `resets_after_ms` from now, is when the limit is full again if nothing more is taken. It is
+    None if that is not known.
     """
 
     entity_id: str
@@ -25,6 +27,8 @@ class LimitStatus:
     requested: int | float
     exceeded: bool
     retry_after_ms: int | None
+    resets_after_ms: int | None = None
+    resets_at_ms: int | None = None
 
     @property
     def never(self) -> bool:
@@ -55,4 +59,4 @@ class LimitStatus:
             "requested": self.requested,
             "exceeded": self.exceeded,
             "retry_after_seconds": self.retry_after_seconds,
-        }
+        } | ({"resets_at_ms": self.resets_at_ms} if limit.is_quota else {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from ..core.errors import RateLimitExceeded, ValidationError
@@ -54,8 +55,9 @@ class Headers:
             found += [
                 ("X-RateLimit-Limit", str(int(first.limit.capacity))),
                 ("X-RateLimit-Remaining", str(max(0, first.available))),
-                ("X-RateLimit-Reset", str(-(-(clock.now_ms() + ms_until_reset(first)) // MILLI))),
             ]
+            if (reset_ms := ms_until_reset(first)) is not None:
+                found.append(("X-RateLimit-Reset", str(-(-(clock.now_ms() + reset_ms) // MILLI))))
         return found
 
     def of_refusal(self, refused: RateLimitExceeded, clock: Clock) -> HeaderList:
@@ -98,24 +100,30 @@ def tightest(statuses: Iterable[LimitStatus]) -> LimitStatus:
     return min(statuses, key=room)
 
 
-def ms_until_reset(status: LimitStatus) -> int:
-    """Until the request passes, if it was refused; otherwise until the quota is full. Rounded up."""
+def ms_until_reset(status: LimitStatus) -> int | None:
+    """Until the request passes, if it was refused; otherwise until the limit is full. Rounded up; None if it is not
+    known."""
     if status.exceeded:
         return status.retry_after_ms or 0
     limit = status.limit
+    if limit.is_quota:
+        return status.resets_after_ms
     missing_milli = max(0, limit.capacity_milli - status.available * MILLI)
     return -(-missing_milli * limit.period_ms // limit.refill_milli) if limit.refill_milli else 0
 
 
-def seconds_until_reset(status: LimitStatus) -> int:
+def seconds_until_reset(status: LimitStatus) -> int | None:
     """`ms_until_reset` in whole seconds, rounded up."""
-    return -(-ms_until_reset(status) // MILLI)
+    ms = ms_until_reset(status)
+    return None if ms is None else -(-ms // MILLI)
 
 
 def _quota(limit: Limit) -> str:
     quota = f"q={limit.capacity_milli // MILLI}"
     if limit.is_concurrent:
         return f'{quota};qu="concurrent-requests"'
+    if limit.is_quota:
+        return quota + _parameter("w", ceil(limit.refill_period_seconds))
     return quota + _parameter("w", -(-limit.capacity_milli * limit.period_ms // (limit.refill_milli * MILLI)))
 
 
@@ -126,9 +134,9 @@ def _item(name: str, status: LimitStatus) -> str:
     return rest + _parameter("t", seconds_until_reset(status))
 
 
-def _parameter(name: str, value: int) -> str:
+def _parameter(name: str, value: int | None) -> str:
     """Parameters are optional, and an integer with too many digits would make the whole field invalid."""
-    return f";{name}={value}" if value <= _MAX_INTEGER else ""
+    return "" if value is None or value > _MAX_INTEGER else f";{name}={value}"
 
 
 def problem(status: int, kind: str, title: str, detail: str, headers: HeaderList, **more: Any) -> HttpRefusal:

@@ -10,7 +10,7 @@ from ..core.errors import ValidationError
 from ..core.limit import Limit, by_name
 
 _UNNAMED = "unnamed"
-_SEPARATOR = re.compile(r"[;,]")
+_SEPARATOR = re.compile(r";|,(?!(?:[^;/]|/(?![a-z]))*\bresets\b)")  # not the commas of a cron expression
 
 
 def read_limits(spec: Any) -> tuple[Limit, ...]:
@@ -52,12 +52,14 @@ def _limit(text: str) -> Limit:
         limit = Limit.parse(_UNNAMED, text)
     except ValidationError as error:
         raise ValidationError(str(error).replace(f"limit {_UNNAMED!r}", "limit")) from None
-    return Limit.from_stored(_name(limit), limit.capacity_milli, limit.refill_milli, limit.period_ms)
+    return Limit.from_stored(_name(limit), limit.capacity_milli, limit.refill_milli, limit.period_ms, limit.calendar)
 
 
 def _name(limit: Limit) -> str:
     if limit.is_concurrent:
         return "concurrent"
+    if limit.calendar is not None:
+        return f"quota-{limit.calendar.per or 'cron'}"
     period = str(Limit.from_stored(_UNNAMED, 1, 1, limit.period_ms)).partition("/")[2]
     unit = period.lstrip("0123456789")
-    return unit + period.removesuffix(unit)
+    return ("quota-" if limit.is_quota else "") + unit + period.removesuffix(unit)

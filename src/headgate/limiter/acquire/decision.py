@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...core.decide import Answer, Parts
 from ...core.errors import CorruptState
+from ...core.limit import Limit
 from ...core.names import parse_bucket_key
 from ...core.status import LimitStatus
 from ...core.units import MILLI, from_milli
@@ -123,7 +124,7 @@ class Decision(Generic[L]):
         if self._parts is None or self._answer is None:
             return []
         max_wait_ms = 0 if self._outcome is None else self._outcome.max_wait_ms
-        return statuses(self._chain, self._parts, self._answer, max_wait_ms)
+        return statuses(self._chain, self._parts, self._answer, self._engine.clock_ms(), max_wait_ms)
 
     def __repr__(self) -> str:
         if self.allowed:
@@ -164,13 +165,15 @@ class JointDecision(Decision[L]):
         ]
 
 
-def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -> list[LimitStatus]:
+def statuses(chain: Chain, parts: Parts, answer: Answer, now_ms: int, max_wait_ms: int = 0) -> list[LimitStatus]:
     found = []
     for (level, limit, amount_milli, _), (available_milli, wait_ms) in zip(parts, answer.levels):
         _, entity_id, resource = parse_bucket_key(chain.keys[level])
         if limit.name == RECORDED:
             continue
-        exceeded = not answer.allowed and (wait_ms is None or wait_ms > (0 if limit.is_concurrent else max_wait_ms))
+        resets_ms = _resets_after_ms(limit, available_milli, wait_ms, now_ms)
+        patience_ms = max_wait_ms if limit.refill_milli > 0 else 0  # tokens of a bucket can be reserved
+        exceeded = not answer.allowed and (wait_ms is None or wait_ms > patience_ms)
         found.append(
             LimitStatus(
                 entity_id=entity_id,
@@ -181,6 +184,17 @@ def statuses(chain: Chain, parts: Parts, answer: Answer, max_wait_ms: int = 0) -
                 requested=from_milli(amount_milli),
                 exceeded=exceeded,
                 retry_after_ms=wait_ms if exceeded else 0,
+                resets_after_ms=resets_ms,
+                resets_at_ms=None if resets_ms is None else now_ms + resets_ms,
             )
         )
     return found
+
+
+def _resets_after_ms(limit: Limit, available_milli: int, wait_ms: int | None, now_ms: int) -> int | None:
+    if limit.calendar is not None:
+        return limit.calendar.window(now_ms).ends_ms - now_ms
+    missing_milli = max(0, limit.capacity_milli - available_milli)
+    if limit.refill_milli > 0:
+        return -(-missing_milli * limit.period_ms // limit.refill_milli)
+    return wait_ms or None if limit.is_quota and missing_milli else None

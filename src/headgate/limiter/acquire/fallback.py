@@ -58,5 +58,7 @@ def share(limit: Limit, instances: int) -> Limit:
     capacity_milli = max(limit.capacity_milli // instances, min(limit.capacity_milli, MILLI))
     if limit.is_concurrent:
         return Limit.from_stored(limit.name, capacity_milli // MILLI * MILLI, 0, limit.period_ms)
+    if limit.is_quota:
+        return Limit.from_stored(limit.name, capacity_milli, limit.refill_milli, limit.period_ms, limit.calendar)
     period_ms = min(limit.period_ms * instances, MAX_PERIOD_MS)
     return Limit.from_stored(limit.name, capacity_milli, limit.refill_milli, period_ms)

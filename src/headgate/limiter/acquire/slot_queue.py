@@ -1,4 +1,4 @@
-"""Queues for slots. Slots cannot be reserved, so a waiter has to ask again.
+"""Queues for slots and quotas. These cannot be reserved, so a waiter has to ask again.
 
 If the store has a queue, each waiter has a place in it, and asks when the store notifies it. In between it asks only to
 keep its place; more often while notifications do not arrive.
@@ -161,6 +161,13 @@ class SlotQueues:
 
 def slots_of(request: Request) -> Wish:
     return frozenset((request.keys[part.level], part.limit.name) for part in request.parts if part.limit.is_concurrent)
+
+
+def waited_for(request: Request) -> Wish:
+    """What cannot be reserved."""
+    return frozenset(
+        (request.keys[part.level], part.limit.name) for part in request.parts if part.limit.refill_milli <= 0
+    )
 
 
 def pause(waited_seconds: float) -> float:

@@ -1,4 +1,8 @@
-"""Asking the store, and waiting for slots: in the store's queue if it has one, else in the queue of this process."""
+"""Asking the store, and waiting for what cannot be reserved: slots, and tokens of a quota.
+
+Waiters for slots queue in the store if it has a queue, else in this process, as those for quotas do: a quota comes back
+at a moment that everyone knows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from ...core.units import MILLI
 from ...plan import Call, Nap, Plan, Settle
 from ..leases.held_slots import HeldSlots
 from .group import Settled
-from .slot_queue import Wish, pause, slots_of
+from .slot_queue import Wish, pause, slots_of, waited_for
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -24,12 +28,12 @@ HowToSettle: TypeAlias = "Callable[[Request], Call[Answer]]"  # Settle, or Settl
 
 
 def settle_plan(engine: Engine, request: Request, settle: HowToSettle) -> Plan[Settled]:
-    """The answer. Tokens are reserved; slots cannot be, so the caller waits here until it has them."""
-    wish = slots_of(request) if request.max_wait_ms and request.lease_id else None
+    """The answer. Tokens of buckets are reserved; slots and quotas cannot be, so the caller waits here for them."""
+    wish = waited_for(request) if request.max_wait_ms else None
     if not wish:
         asked_at = time.monotonic()
         return Settled((yield from settle(request)), asked_at, request.max_wait_ms)
-    if settle is Settle and engine.slot_queues.place_ms():
+    if settle is Settle and slots_of(request) and engine.slot_queues.place_ms():
         return (yield from _in_store_queue_plan(engine, request))
     return (yield from _in_process_queue_plan(engine, request, wish, settle))
 
@@ -39,7 +43,7 @@ def _in_process_queue_plan(engine: Engine, request: Request, wish: Wish, settle:
     answer = None
     if not engine.slot_queues.waiting(wish):
         answer = yield from settle(request)
-        if not _lacks_only_slots(request, answer):
+        if not _is_worth_waiting(request, answer):
             return Settled(answer, asked_at, request.max_wait_ms)
     left = _Left(engine, request, asked_at)
     ticket = engine.slot_queues.join(wish)
@@ -47,14 +51,14 @@ def _in_process_queue_plan(engine: Engine, request: Request, wish: Wish, settle:
         while True:
             left_ms = left.ms()
             if left_ms and (answer is not None or not ticket.first):
-                seconds = pause(left.waited_seconds) if ticket.first else left_ms / MILLI
+                seconds = _pause(request, answer, left.waited_seconds) if ticket.first else left_ms / MILLI
                 yield from Nap(ticket.bell, min(seconds, left_ms / MILLI))
                 answer = None
                 continue
             asked_at = time.monotonic()
             request_now = request._replace(max_wait_ms=left_ms)
             answer = yield from settle(request_now)
-            if not left_ms or not _lacks_only_slots(request_now, answer):
+            if not left_ms or not _is_worth_waiting(request_now, answer):
                 return Settled(answer, asked_at, left_ms, queued=True)
     finally:
         engine.slot_queues.leave(wish, ticket)
@@ -67,7 +71,7 @@ def _in_store_queue_plan(engine: Engine, request: Request) -> Plan[Settled]:
     left = _Left(engine, request, asked_at)
     try:
         answer = yield from Settle(request._replace(place_ms=queues.place_ms()))
-        if not _lacks_only_slots(request, answer):
+        if not _is_worth_waiting(request, answer):
             return Settled(answer, asked_at, request.max_wait_ms)
         with queues.queued(request.lease_id, asked_as) as waiter:
             while True:
@@ -79,7 +83,7 @@ def _in_store_queue_plan(engine: Engine, request: Request) -> Plan[Settled]:
                 asked_at = time.monotonic()
                 request_now = request._replace(max_wait_ms=left_ms, place_ms=queues.place_ms() if left_ms else 0)
                 answer = yield from Settle(request_now)
-                if not left_ms or not _lacks_only_slots(request_now, answer):
+                if not left_ms or not _is_worth_waiting(request_now, answer):
                     return Settled(answer, asked_at, left_ms, queued=True)
     except (GeneratorExit, RateLimiterUnavailable):
         raise  # the place expires
@@ -103,7 +107,15 @@ class _Left:
         return max(0, self._max_wait_ms - waited_ms)
 
 
-def _lacks_only_slots(request: Request, answer: Answer) -> bool:
+def _pause(request: Request, answer: Answer | None, waited_seconds: float) -> float:
+    """Seconds until the first waiter asks again: often, if it waits for slots, else at the edge of the quota."""
+    if answer is None or slots_of(request):
+        return pause(waited_seconds)
+    return max(answer.wait_ms or 0, 1) / MILLI
+
+
+def _is_worth_waiting(request: Request, answer: Answer) -> bool:
+    """Slots may come back at any time, a quota at its edge, and tokens can be reserved."""
     return not answer.allowed and all(
         wait_ms is not None and (part.limit.is_concurrent or wait_ms <= request.max_wait_ms)
         for part, (_, wait_ms) in zip(request.parts, answer.levels)
@@ -122,7 +134,7 @@ def give_back_plan(engine: Engine, request: Request, hold: HeldSlots | None, set
         yield from settle(refund(request))
     except UNANSWERED as why:
         log.warning("a reservation could not be given back: %s", why)
-    engine.slot_queues.given_back(slots_of(request))
+    engine.slot_queues.given_back(waited_for(request))
 
 
 def _slot_parts(request: Request) -> Parts:

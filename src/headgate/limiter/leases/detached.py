@@ -21,7 +21,7 @@ from ...core.units import MILLI, from_milli, signed_tokens_to_milli
 from ...plan import GetRecords, Plan, Settle, Whole, WriteRecords
 from .. import keys
 from ..acquire.chain import Chain
-from ..acquire.slot_queue import slots_of
+from ..acquire.slot_queue import waited_for
 from ..config.limits import stored_chain_plan
 from ..engine import Engine
 from .held_slots import lease_value, mark, taker_limits
@@ -167,7 +167,7 @@ def _force_plan(engine: Engine, found: _Found, amounts: Mapping[str, int], extra
     if parts:
         request = Request(FORCE, found.chain.keys, parts, lease_id=found.lease_id)
         yield from Settle(request)
-        engine.slot_queues.given_back(slots_of(request))
+        engine.slot_queues.given_back(waited_for(request))
 
 
 def _consumed(amounts: Mapping[str, int]) -> Consumed:

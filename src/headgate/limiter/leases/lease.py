@@ -26,7 +26,7 @@ from ...core.units import from_milli, signed_tokens_to_milli
 from ...plan import Call, Plan, Settle, SettleHere, Whole
 from ..acquire.chain import Chain, own_amounts
 from ..acquire.decision import statuses
-from ..acquire.slot_queue import slots_of
+from ..acquire.slot_queue import waited_for
 from ..bind import PlanMethods, method
 from ..fork import forks
 from ..misuse import AsyncOnly, SyncOnly
@@ -145,7 +145,7 @@ class BaseLease(PlanMethods):
         with self.engine.observers.deciding([parse_bucket_key(self._chain.keys[0])[1:]]) as deciding:
             answer = yield from self._settle(request)
             if not answer.allowed:
-                raise RateLimitExceeded(statuses(self._chain, parts, answer))
+                raise RateLimitExceeded(statuses(self._chain, parts, answer, self.engine.clock_ms()))
             deciding.took_more(degraded=self.degraded)
         self._add(own_amounts(parts))
         if holds:
@@ -224,7 +224,7 @@ class BaseLease(PlanMethods):
             self._add({name: -milli for name, milli in moved.items() if milli > 0 or not may_have_landed})
             raise
         if lease_id:
-            self.engine.slot_queues.given_back(slots_of(request))
+            self.engine.slot_queues.given_back(waited_for(request))
 
     def _back_to_slice(self, amounts: Mapping[str, int]) -> bool:
         """Into the slice that it was given out of, if that lives. What else the lease took was counted later than the

@@ -139,8 +139,9 @@ def _fill(to: RateLimitResponse.DescriptorStatus, match: MatchedDescriptor, stat
     to.current_limit.unit = UNITS[unit]  # type: ignore[assignment]
     to.current_limit.name = f"{match.resource}:{status.limit_name}"
     to.limit_remaining = min(max(0, status.available), _LARGEST)
-    if not status.never:
-        to.duration_until_reset.seconds = min(seconds_until_reset(status), _LONGEST_SECONDS)
+    seconds = None if status.never else seconds_until_reset(status)
+    if seconds is not None:
+        to.duration_until_reset.seconds = min(seconds, _LONGEST_SECONDS)
 
 
 @lru_cache(1024)
@@ -149,6 +150,10 @@ def per_unit(limit: Limit) -> tuple[int, str]:
 
     If there is none, it is rounded down in the shortest of these units.
     """
+    if limit.is_quota:  # a window of some days is counted in the next longer unit
+        usual_ms = int(limit.refill_period_seconds * MILLI)
+        units = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= usual_ms]
+        return min(limit.capacity_milli // MILLI, _LARGEST), (units or ["YEAR"])[0]
     longer = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= limit.period_ms] or ["YEAR"]
     rates = [(divmod(limit.refill_milli * UNITS_MS[unit], limit.period_ms * MILLI), unit) for unit in longer]
     whole = (rate for rate in rates if not rate[0][1] and limit.capacity_milli >= MILLI)

@@ -11,7 +11,21 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import PEEK, TAKE, Answer, Mode, Part, Parts, Request, State, decide, is_of_kind, state_of, take, take_one
+from ...core.decide import (
+    PEEK,
+    TAKE,
+    Answer,
+    Mode,
+    Part,
+    Parts,
+    Request,
+    State,
+    decide,
+    is_of_kind,
+    state_of,
+    take,
+    take_one,
+)
 from ...core.errors import VersionConflict
 from ...core.limit import OWN
 from ...core.names import REGISTRY, parse_bucket_key

@@ -355,7 +355,9 @@ def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
     """The batch in pieces. In each, a place has limits of one kind."""
     first, kinds = 0, dict[Place, int]()
     for index, request in enumerate(batch):
-        wanted = {(request.keys[part.level], part.limit.name): min(part.limit.refill_milli, 1) for part in request.parts}
+        wanted = {
+            (request.keys[part.level], part.limit.name): min(part.limit.refill_milli, 1) for part in request.parts
+        }
         if any(kinds.get(place, kind) != kind for place, kind in wanted.items()):
             yield batch[first:index]
             first, kinds = index, {}

@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
             "levels",
             "slot_queue",
             "namespaces",
+            "quotas",
             "recorded_leases",
             "records",
             "hashed_ids",
@@ -59,6 +60,7 @@ from .input import InputConformance
 from .leases import LeaseConformance
 from .levels import LevelsConformance
 from .namespaces import NamespaceConformance
+from .quotas import QuotaConformance
 from .recorded_leases import RecordedLeaseConformance
 from .records import RecordConformance
 from .slot_queue import SlotQueueConformance
@@ -72,6 +74,7 @@ from .zero_amounts import ZeroAmountConformance
 
 class StoreConformance(
     VectorConformance,
+    QuotaConformance,
     AcquireConformance,
     ChangingLimitConformance,
     ZeroAmountConformance,

@@ -6,18 +6,20 @@ import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from ...core.limit import Limit
+from ...core.calendar import Calendar
+from ...core.limit import AT_ONCE, Limit
 from ..clock import ManualClock
 from ..model import ModelCharge, ModelLimiter, Place
 from .fixtures import START_MS, Conformance
 
 _namespaces = itertools.count()
+Shape: TypeAlias = "tuple[Any, ...]"
 
 amounts = st.one_of(
     st.integers(0, 50_000),
@@ -31,9 +33,24 @@ shapes = st.one_of(
 )
 # Long against the time a history takes: what is renewed is renewed by the history, not in the background.
 slot_shapes = st.tuples(st.integers(1, 4).map(lambda slots: slots * 1000), st.just(0), st.integers(600_000, 3_600_000))
+quota_shapes = st.one_of(
+    st.tuples(
+        st.integers(1, 20_000),
+        st.just(AT_ONCE),
+        st.just(0),
+        st.sampled_from(
+            [
+                Calendar.every("hour", at="00:17"),
+                Calendar.every("day", tz="Europe/Berlin", at="02:30"),
+                Calendar.every("month", tz="America/New_York", on=31),
+            ]
+        ),
+    ),
+    st.tuples(st.integers(1, 20_000), st.just(AT_ONCE), st.integers(1, 30 * 86_400_000)),
+)
 entities = st.sampled_from(["org", "ann", "bob", "solo"])
 parents = {"ann": "org", "bob": "org"}
-names = st.sampled_from([["x"], ["y"], ["x", "y"], ["slots"], ["slots", "x"]])
+names = st.sampled_from([["x"], ["y"], ["x", "y"], ["q"], ["q", "x"], ["slots"], ["slots", "x"], ["q", "slots"]])
 steps_ms = st.one_of(
     st.integers(0, 20),
     st.integers(0, 200_000),
@@ -56,9 +73,9 @@ class HistoryMachine(RuleBasedStateMachine):
         self.lease_ids = itertools.count()
         self.revision = 1
 
-    @initialize(first=shapes, second=shapes, slots=slot_shapes)
-    def begin(self, first: tuple[int, int, int], second: tuple[int, int, int], slots: tuple[int, int, int]) -> None:
-        named = {"x": first, "y": second, "slots": slots}
+    @initialize(first=shapes, second=shapes, slots=slot_shapes, quota=quota_shapes)
+    def begin(self, first: Shape, second: Shape, slots: Shape, quota: Shape) -> None:
+        named = {"x": first, "y": second, "slots": slots, "q": quota}
         self.limits = {name: Limit.from_stored(name, *shape) for name, shape in named.items()}
         self.limiter.set_system_defaults(list(self.limits.values()))
         self.limiter.create_entity("org")
@@ -77,8 +94,14 @@ class HistoryMachine(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.clock.set(self.clock.now_ms() + ms)
 
-    @rule(change=st.one_of(st.tuples(st.sampled_from(["x", "y"]), shapes), st.tuples(st.just("slots"), slot_shapes)))
-    def a_limit_changes(self, change: tuple[str, tuple[int, int, int]]) -> None:
+    @rule(
+        change=st.one_of(
+            st.tuples(st.sampled_from(["x", "y"]), shapes),
+            st.tuples(st.just("slots"), slot_shapes),
+            st.tuples(st.just("q"), quota_shapes),
+        )
+    )
+    def a_limit_changes(self, change: tuple[str, Shape]) -> None:
         name, shape = change
         self.limits[name] = Limit.from_stored(name, *shape)
         self.revision += 1
@@ -97,7 +120,7 @@ class HistoryMachine(RuleBasedStateMachine):
         else:
             assert decision.retry_after_seconds == (None if wait_ms is None else wait_ms / 1000)
 
-    @rule(entity_id=entities, name=st.sampled_from(["x", "y"]), milli=st.integers(-(10**15), 3 * 10**15))
+    @rule(entity_id=entities, name=st.sampled_from(["x", "y", "q"]), milli=st.integers(-(10**15), 3 * 10**15))
     def adjust(self, entity_id: str, name: str, milli: int) -> None:
         self.model.force(self.charges(entity_id, {name: milli}), self.clock.now_ms())
         self.limiter.adjust(entity_id, "r", _tokens({name: milli}))
@@ -160,9 +183,9 @@ class HistoryMachine(RuleBasedStateMachine):
         }
         assert self.limiter.available(entity_id, "r") == lowest
 
-    @rule(entity_id=entities, milli=amounts, slots=st.one_of(st.none(), slot_amounts))
-    def ask_for_the_wait(self, entity_id: str, milli: int, slots: int | None) -> None:
-        needed = {"x": milli} if slots is None else {"x": milli, "slots": slots}
+    @rule(entity_id=entities, name=st.sampled_from(["x", "q"]), milli=amounts, slots=st.one_of(st.none(), slot_amounts))
+    def ask_for_the_wait(self, entity_id: str, name: str, milli: int, slots: int | None) -> None:
+        needed = {name: milli} if slots is None else {name: milli, "slots": slots}
         waits = self.model.waits(self.charges(entity_id, needed), self.clock.now_ms()).values()
         longest = None if None in waits else max(wait for wait in waits if wait is not None)
         said = self.limiter.time_until_available(entity_id, "r", _tokens(needed))
