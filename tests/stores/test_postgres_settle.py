@@ -13,6 +13,7 @@ from settle_histories import (
     DAY,
     LARGEST,
     History,
+    all_kinds,
     alternations,
     amounts_milli,
     concurrent,
@@ -23,13 +24,13 @@ from settle_histories import (
     milli,
     periods_ms,
     queues,
+    quotas,
     steps_ms,
     ttls_ms,
 )
 
 from headgate import Limit
 from headgate.core.bucket import Bucket
-from headgate.core.calendar import Calendar
 from headgate.core.decide import Answer, Mode, Part, Request, State, decide, state_of
 from headgate.core.names import bucket_key, parse_bucket_key
 from headgate.core.slots import Slots
@@ -58,29 +59,10 @@ def plain_histories(draw: st.DrawFn) -> History:
     return history
 
 
-# A few calendars only, so that those of one name are often the same one. Windows are short, or nearly never end.
-CALENDARS = (
-    Calendar.every("hour", at="00:17"),
-    Calendar.every("day", tz="Europe/Berlin"),
-    Calendar.every("day", tz="Pacific/Apia", at="05:30"),
-    Calendar.every("week", on="sunday"),
-    Calendar.every("month", tz="America/New_York", on=31),
-    Calendar.every("year", on="02-29"),
-)
-
-
-def quotas(names: str, amounts: st.SearchStrategy[int] = milli) -> st.SearchStrategy[Limit]:
-    of_name = st.sampled_from(names)
-    return st.one_of(
-        st.builds(Limit.from_stored, of_name, amounts, st.just(-1), st.just(0), st.sampled_from(CALENDARS)),
-        st.builds(Limit.from_stored, of_name, amounts, st.just(-1), periods_ms),
-    )
-
-
 @st.composite
 def quota_turns(draw: st.DrawFn) -> History:
     """One quota, whose amount and window change. Time goes on by little, by much, to the edge and back before it."""
-    pool = draw(st.lists(quotas("x", st.integers(1000, 9000)), min_size=1, max_size=3))
+    pool = draw(st.lists(quotas("x"), min_size=1, max_size=3))
     modes = st.sampled_from([Mode.TAKE] * 5 + [Mode.FORCE, Mode.FORCE, Mode.PEEK, Mode.LOWER, Mode.PENALIZE])
     now_ms, history = START, []
     for _ in range(draw(st.integers(3, 14))):
@@ -267,7 +249,7 @@ def test_every_history_with_slots_equals_core(store: Store, history: History) ->
     check_equals_core(store, history)
 
 
-@given(histories(st.one_of(quotas("xyz"), quotas("xyz"), limits, concurrent("xyz"))).map(told_apart))
+@given(histories(all_kinds("xyz")).map(told_apart))
 @LIGHTLY
 def test_every_history_of_all_three_kinds_equals_core(store: Store, history: History) -> None:
     check_equals_core(store, history)
