@@ -47,8 +47,9 @@ _namespaces = (f"n{number}" for number in itertools.count())
 
 @st.composite
 def plain_histories(draw: st.DrawFn) -> History:
-    """One bucket, equal takes that cannot wait: what take.sql does alone, and now and then something that it finds."""
-    limit = draw(st.builds(Limit.from_stored, st.just("x"), milli, milli, periods_ms))
+    """One bucket or quota, equal takes that cannot wait: what take() and take_quota() do alone, and now and then
+    something that they find."""
+    limit = draw(st.one_of(st.builds(Limit.from_stored, st.just("x"), milli, milli, periods_ms), quotas("x")))
     close = st.integers(max(0, limit.capacity_milli // 7 - 3), limit.capacity_milli + 1)  # to what there is
     history = []
     for _ in range(draw(st.integers(3, 12))):

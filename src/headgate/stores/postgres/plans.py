@@ -35,6 +35,7 @@ _PURGED = 5000  # rows in one transaction: others wait for it
 
 _SETTLE = "SELECT headgate.settle($1, $2, $3, $4, $5, $6, $7, $8)"
 _TAKE = "SELECT headgate.take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_TAKE_QUOTA = _TAKE.replace("take", "take_quota")
 _DELETE = "SELECT headgate.delete_buckets($1, $2)"
 _LIST_BUCKETS = """
 SELECT b.key, b.limit_name, b.capacity_milli, b.refill_milli, b.period_ms, b.tokens_milli, b.settled_at_ms,
@@ -93,6 +94,7 @@ class PostgresPlans(Queries):
         self._ahead_ms = 0  # by so much the server's clock was ahead of ours when it said so
         self._settle = self._statement(_SETTLE)
         self._take = self._statement(_TAKE)
+        self._take_quota = self._statement(_TAKE_QUOTA)
         self._delete = self._statement(_DELETE)
         self._list_buckets = self._statement(_LIST_BUCKETS)
         self._last_key = self._statement(_LAST_KEY)
@@ -119,7 +121,7 @@ class PostgresPlans(Queries):
     def settling(self, batch: PostgresBatch, now_ms: int | None, patience_ms: int) -> Execute:
         given = (literal.number(now_ms), literal.number(self.usage_ms), literal.number(patience_ms))
         if batch.plain:
-            return Execute(self._take, (*given, *batch.arguments))
+            return Execute(self._take_quota if batch.of_quota else self._take, (*given, *batch.arguments))
         return Execute(self._settle, (*given, b"f" if batch.looks and now_ms is None else b"t", *batch.arguments))
 
     def settle_plan(self, batch: PostgresBatch, execute: Execute, first: Reply | None = None) -> Plan[list[Answer]]:

@@ -32,12 +32,12 @@ class _Entry:
 class PostgresBatch:
     """An encoded batch. `arguments`: all but the time, how long usage is kept, and how long to wait for locks.
     A quota comes with its window at `now_ms`, or at its own of the `moments`.
-    `plain`: it only takes from one bucket, for take.sql. `looks`: it changes nothing.
+    `plain`: it only takes from one bucket, for take.sql, or from one quota. `looks`: it changes nothing.
 
     `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
     """
 
-    __slots__ = ("_entries", "arguments", "listener", "looks", "plain", "repeatable", "requests")
+    __slots__ = ("_entries", "arguments", "listener", "looks", "of_quota", "plain", "repeatable", "requests")
 
     def __init__(
         self, requests: Sequence[Request], listener: str, now_ms: int, moments: Mapping[Place, int] | None = None
@@ -47,10 +47,11 @@ class PostgresBatch:
         self.requests = requests
         self.listener = listener
         self.plain = len(self._entries) == 1 and _is_plain(requests[0])
+        self.of_quota = self.plain and requests[0].parts[0].limit.is_quota
         self.looks = not self.plain and all(entry.request.mode is PEEK for entry in self._entries)
         self.repeatable = self.plain or all(_is_repeatable(entry.request) for entry in self._entries)
         if self.plain:
-            self.arguments = _plain_arguments(self._entries[0])
+            self.arguments = _plain_arguments(self._entries[0], now_ms, moments or {})
         else:
             self.arguments = _arguments(self._entries, listener, now_ms, moments or {})
 
@@ -60,7 +61,7 @@ class PostgresBatch:
 
 def _is_plain(request: Request) -> bool:
     mode, _, parts, max_wait_ms, *_ = request
-    return mode is TAKE and len(parts) == 1 and not max_wait_ms and parts[0].limit.refill_milli > 0
+    return mode is TAKE and len(parts) == 1 and not max_wait_ms and bool(parts[0].limit.refill_milli)
 
 
 def _is_repeatable(request: Request) -> bool:
@@ -109,12 +110,21 @@ def _has_slots(parts: Parts) -> bool:
     return any(not part.limit.refill_milli for part in parts)
 
 
-def _plain_arguments(entry: _Entry) -> tuple[bytes, ...]:
+def _shape(limit: Limit, moment_ms: int) -> tuple[int, int, int]:
+    """A limit in three numbers; that of a quota with a calendar, with its window at the moment."""
+    if limit.calendar is None:
+        return limit.capacity_milli, limit.refill_milli, limit.period_ms
+    starts_ms, ends_ms = limit.calendar.window(moment_ms)
+    return limit.capacity_milli, -ends_ms, starts_ms
+
+
+def _plain_arguments(entry: _Entry, now_ms: int, moments: Mapping[Place, int]) -> tuple[bytes, ...]:
     request = entry.request
     ((level, limit, amount_milli, revision),) = request.parts
-    shape = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
+    key = request.keys[level]
+    shape = _shape(limit, moments.get((key, limit.name), now_ms))
     numbers = (len(entry.members), *shape, amount_milli, revision)
-    return (request.keys[level].encode(), limit.name.encode(), *[b"%d" % number for number in numbers])
+    return (key.encode(), limit.name.encode(), *[b"%d" % number for number in numbers])
 
 
 def _arguments(
@@ -135,12 +145,10 @@ def _arguments(
         asked += (_MODES[mode], len(entry.members), max_wait_ms, block_ms, keep_milli, lease, len(parts))
         head = len(asked) - 1
         for level, limit, amount_milli, revision in parts:
-            place, refill_milli, period_ms = (keys[level], limit.name), limit.refill_milli, limit.period_ms
+            place = (keys[level], limit.name)
             if limit.calendar is not None:
-                period_ms, ends_ms = limit.calendar.window(moments.get(place, now_ms))
-                refill_milli = -ends_ms
                 asked[head] = -len(parts)
-            asked += (numbers[place], limit.capacity_milli, refill_milli, period_ms, amount_milli, revision)
+            asked += (numbers[place], *_shape(limit, moments.get(place, now_ms)), amount_milli, revision)
     keys_and_names = literal.texts(key for key, _ in places), literal.texts(name for _, name in places)
     return (*keys_and_names, literal.numbers(asked), literal.texts(leases))
 

@@ -135,7 +135,7 @@ BEGIN
       amount := asked[p + 4]; wanted_revision := asked[p + 5];
       settled := all_settled[i]; refill := refills[i]; used := all_used[i];
       IF wanted_refill < 0 THEN
-        same := false; ends := 0;
+        ends := 0;
         IF wanted_refill < -1 THEN
           starts := wanted_period; ends := -wanted_refill;
           wanted_refill := -1; wanted_period := 0;
@@ -163,24 +163,13 @@ BEGIN
         capacity := wanted_capacity; refill := wanted_refill; period := wanted_period; revision := wanted_revision;
         tokens := CASE WHEN refill = 0 THEN 0 ELSE capacity END;
         remainder := CASE WHEN refill = 0 THEN NEVER WHEN refill < 0 THEN ends ELSE 0 END;
-        settled := now_ms; blocked := 0; same := refill < 0 AND ends > 0;
+        settled := now_ms; blocked := 0;
+        undated[(p - first) / 6] := refill < 0 AND ends = 0;
       ELSE
         capacity := capacities[i]; period := periods[i]; tokens := all_tokens[i]; remainder := remainders[i];
         blocked := blocks[i]; revision := revisions[i];
         elapsed := now_ms - settled;
-        IF refill < 0 THEN
-          -- What has ended before the window of the request began may have been in its calendar: as if it was.
-          same := ends > 0 AND period = 0 AND CASE WHEN settled < starts THEN remainder BETWEEN 1 AND starts
-            ELSE remainder = ends END;
-          settled := greatest(settled, now_ms);
-          IF remainder <= settled THEN
-            IF remainder > 0 THEN
-              tokens := capacity;
-            END IF;
-            remainder := CASE WHEN same THEN ends ELSE 0 END;
-          END IF;
-          changed[i] := changed[i] OR (elapsed > 0 AND given_ms IS NOT NULL);
-        ELSIF elapsed > 0 THEN
+        IF elapsed > 0 AND refill >= 0 THEN
           settled := now_ms;
           IF refill = 0 THEN
             IF remainder <= settled THEN
@@ -213,6 +202,19 @@ BEGIN
           END IF;
           -- The clocks of clients disagree, so that having looked has to be remembered.
           changed[i] := changed[i] OR given_ms IS NOT NULL;
+        ELSIF refill < 0 THEN
+          -- What ended before the window of the request began may have been in its calendar, and passes for it.
+          same := ends > 0 AND period = 0 AND CASE WHEN settled < starts THEN remainder BETWEEN 1 AND starts
+            ELSE remainder = ends END;
+          undated[(p - first) / 6] := NOT same;
+          settled := greatest(settled, now_ms);
+          IF remainder <= settled THEN
+            IF remainder > 0 THEN
+              tokens := capacity;
+            END IF;
+            remainder := CASE WHEN same THEN ends ELSE 0 END;
+          END IF;
+          changed[i] := changed[i] OR (elapsed > 0 AND given_ms IS NOT NULL);
         END IF;
         IF mode = PEEK THEN
           all_tokens[i] := tokens; all_settled[i] := settled; remainders[i] := remainder;
@@ -230,7 +232,7 @@ BEGIN
             remainder := div(remainder::numeric * wanted_period, period);
           ELSIF refill < 0 AND ends > 0 THEN
             remainder := ends;
-            same := true;
+            undated[(p - first) / 6] := false;
           ELSIF refill < 0 THEN
             remainder := CASE WHEN period > 0 AND remainder > 0 THEN remainder + wanted_period - period ELSE 0 END;
             remainder := headgate.from_first_use(tokens, wanted_capacity, remainder, settled, wanted_period);
@@ -242,9 +244,6 @@ BEGIN
           changed[i] := changed[i] OR adopts;
           freed[(p - first) / 6] := true;
         END IF;
-      END IF;
-      IF refill < 0 THEN
-        undated[(p - first) / 6] := NOT same;
       END IF;
       IF adopts THEN
         capacities[i] := capacity; refills[i] := refill; periods[i] := period; all_tokens[i] := tokens;
