@@ -2,13 +2,14 @@
 
 For equal requests the reply says how many passed. Then comes either what the last of them left of each limit or, if the
 answer has more to say, each limit's state before it, from which `decide` makes the answer. CORRUPT instead of a number
-is followed by the part and the field that cannot be used (core/stored.py), ELSEWHERE by the server's time and, for each
-part, the moment at which it would be settled.
+is followed by the part and the field that cannot be used (core/stored.py), ANOTHER_WINDOW by the server's time and the
+moment of each part: one is outside of the window that was sent for a quota. Nothing was done, and it has to be asked
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from ..core.decide import TAKE, Answer, Parts, Request, State, decide
@@ -19,11 +20,23 @@ from ..core.stored import corrupt_field
 
 DESCRIBED = 9  # numbers that describe a state
 CORRUPT = -1
-ELSEWHERE = -2  # a quota is in another window than it came with
+ANOTHER_WINDOW = -2
 _OTHERS = "\udcff"  # never a lease id: it cannot be encoded
 
-Place: TypeAlias = "tuple[str, str]"  # bucket key and limit name
 ReadState: TypeAlias = "Callable[..., State]"  # from the requested limit, the lease id, and those numbers
+
+
+class AnotherWindow(HeadgateError):
+    """In place of an answer."""
+
+    def __init__(self, now_ms: int, moments_ms: Sequence[int]) -> None:
+        super().__init__(now_ms, moments_ms)
+        self.now_ms = now_ms
+        self.moments_ms = tuple(moments_ms)
+
+
+class AskAgain(PartlyAnswered):
+    """Some requests need other windows."""
 
 
 class EqualRequests(Protocol):
@@ -33,41 +46,25 @@ class EqualRequests(Protocol):
     members: list[int]
 
 
-class AnotherWindow(Exception):
-    """Some requests came with another window of a quota than the server is in, and changed nothing: ask again for them.
-
-    `results`: of the others, and None for these. `now_ms`: the server's time. `moments`: that of each of their limits.
-    """
-
-    def __init__(
-        self, results: Sequence[Answer | HeadgateError | None], now_ms: int, moments: Mapping[Place, int]
-    ) -> None:
-        super().__init__(now_ms)
-        self.results = results
-        self.now_ms = now_ms
-        self.moments = moments
-
-
 def read_answers(
     entries: Iterable[EqualRequests], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
 ) -> list[Answer]:
     answers: list[Answer] = [None] * size  # type: ignore[list-item]  # all of them are set below
-    corrupt: dict[int, HeadgateError] = {}
-    now_ms, moments = 0, dict[Place, int]()
+    errors: dict[int, HeadgateError] = {}
+    kind_of_errors = PartlyAnswered
     at = 0
     for entry in entries:
         request, members = entry.request, entry.members
         passed, at = reply[at], at + 1
         parts = request.parts
         if passed == CORRUPT:
-            corrupt |= dict.fromkeys(members, _corrupt(request, *reply[at : at + 2]))
+            errors |= dict.fromkeys(members, _corrupt(request, *reply[at : at + 2]))
             at += 2
             continue
-        if passed == ELSEWHERE:
-            now_ms, at = reply[at], at + 1
-            for part, moment_ms in zip(parts, reply[at : at + len(parts)]):
-                moments[request.keys[part.level], part.limit.name] = moment_ms
-            at += len(parts)
+        if passed == ANOTHER_WINDOW:
+            after = at + 1 + len(parts)
+            errors |= dict.fromkeys(members, AnotherWindow(reply[at], reply[at + 1 : after]))
+            kind_of_errors, at = AskAgain, after
             continue
         if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
             if passed == 1 == len(parts):
@@ -84,20 +81,14 @@ def read_answers(
             at += DESCRIBED
         for member in members:
             answers[member] = decide(request, states, 0)
-    if moments:
-        raise AnotherWindow(_with(corrupt, answers), now_ms, moments)
-    if corrupt:
-        raise PartlyAnswered(_with(corrupt, answers))
+    if errors:
+        raise kind_of_errors([errors.get(member, answer) for member, answer in enumerate(answers)])
     return answers
 
 
 def _corrupt(request: Request, number: int, field: int) -> HeadgateError:
     part = request.parts[number - 1]
     return corrupt_field(request.keys[part.level], part.limit.name, field)
-
-
-def _with(corrupt: Mapping[int, HeadgateError], answers: Sequence[Answer]) -> list[Answer | HeadgateError]:
-    return [corrupt.get(member, answer) for member, answer in enumerate(answers)]
 
 
 def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, run
-from ..replies import AnotherWindow
+from ..replies import AskAgain
 from ..server import Lost, ServerCall, ServerStore
 from .driver import DriverError, PostgresConnection, connect, wait_for
 from .exchange import Execute, Reply
@@ -45,8 +45,8 @@ class PostgresStore(ServerStore):
             if first.__class__ is list:
                 try:
                     return answers_of(encoded, first)
-                except AnotherWindow as other:
-                    return run(plans.again_plan(encoded, execute, other), call.perform)
+                except AskAgain as other:
+                    return run(plans.again_plan(encoded, execute, other.results), call.perform)
         return run(plans.settle_plan(encoded, execute, first), call.perform)
 
     def close(self) -> None:

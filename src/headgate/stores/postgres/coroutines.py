@@ -13,7 +13,7 @@ from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, arun
 from ..notifications import LoopNotifications
-from ..replies import AnotherWindow
+from ..replies import AskAgain
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
 from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
 from .exchange import Execute, Reply
@@ -46,8 +46,8 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
             if first.__class__ is list:
                 try:
                     return answers_of(encoded, first)
-                except AnotherWindow as other:
-                    return await arun(plans.again_plan(encoded, execute, other), call.perform)
+                except AskAgain as other:
+                    return await arun(plans.again_plan(encoded, execute, other.results), call.perform)
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     async def close(self) -> None:

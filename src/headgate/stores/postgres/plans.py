@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from ...core.decide import Answer, State
+from ...core.decide import Answer, Request, State
 from ...core.errors import CorruptState, HeadgateError, PartlyAnswered, RateLimiterUnavailable
-from ...core.limit import Limit
+from ...core.limit import AT_ONCE, Limit
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept, read_record
 from ...core.slots import Slots
@@ -19,14 +19,14 @@ from ...core.stored import bucket_as_stored, corrupt_limit, is_sound_limit, is_s
 from ...core.usage import HOUR_MS, UsageRow
 from ...plan import Plan
 from ..contract import SettledThenCancelled
-from ..replies import AnotherWindow
+from ..replies import AnotherWindow, AskAgain
 from ..server import MoreTime, TimeLeft
 from . import literal
 from .exchange import Execute, Reply, Row
 from .queries import Queries, number_of, patience_ms, text_of
 from .schema import FUNCTIONS, VERSION, persistence_script, setup_script
 from .url import PostgresSettings
-from .wire import PostgresBatch
+from .wire import LOWEST_PERIOD, Place, PostgresBatch
 
 _PAGE = 1000
 _NUMBERS = 10_000  # in a page of usage
@@ -35,7 +35,7 @@ _PURGED = 5000  # rows in one transaction: others wait for it
 
 _SETTLE = "SELECT headgate.settle($1, $2, $3, $4, $5, $6, $7, $8)"
 _TAKE = "SELECT headgate.take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-_TAKE_QUOTA = _TAKE.replace("take", "take_quota")
+_TAKE_QUOTA = "SELECT headgate.take_quota($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _DELETE = "SELECT headgate.delete_buckets($1, $2)"
 _LIST_BUCKETS = """
 SELECT b.key, b.limit_name, b.capacity_milli, b.refill_milli, b.period_ms, b.tokens_milli, b.settled_at_ms,
@@ -130,23 +130,31 @@ class PostgresPlans(Queries):
         )
         try:
             return answers_of(batch, rows)
-        except AnotherWindow as other:
-            return (yield from self.again_plan(batch, execute, other))
+        except AskAgain as first_answers:
+            return (yield from self.again_plan(batch, execute, first_answers.results))
 
-    def again_plan(self, batch: PostgresBatch, execute: Execute, other: AnotherWindow) -> Plan[list[Answer]]:
-        """The answers of all, once those are asked again that came with another window. The rest has happened, whatever
+    def again_plan(
+        self, batch: PostgresBatch, execute: Execute, results: Sequence[Answer | HeadgateError]
+    ) -> Plan[list[Answer]]:
+        """The answers to all, once those are asked again that need other windows. The others have happened, whatever
         becomes of these."""
+        requests, moments, server_ms = list[Request](), dict[Place, int](), 0
+        for request, result in zip(batch.requests, results):
+            if isinstance(result, AnotherWindow):
+                requests.append(request)
+                server_ms = result.now_ms
+                for part, moment_ms in zip(request.parts, result.moments_ms):
+                    moments[request.keys[part.level], part.limit.name] = moment_ms
         given, *_ = execute.parameters
         if given is None:
-            self._ahead_ms = other.now_ms - int(time.time() * 1000)
-        requests = [request for request, result in zip(batch.requests, other.results) if result is None]
+            self._ahead_ms = server_ms - int(time.time() * 1000)
         found: Sequence[Answer | HeadgateError]
         cancelled: CancelledError | None = None
         try:
             left_ms = yield from TimeLeft()
             if not left_ms:
-                raise RateLimiterUnavailable("PostgreSQL did not answer in time: it is in another window of a quota")
-            encoded = PostgresBatch(requests, batch.listener, other.now_ms, other.moments)
+                raise RateLimiterUnavailable("PostgreSQL did not answer in time: the window of a quota has ended")
+            encoded = PostgresBatch(requests, batch.listener, server_ms, moments)
             now_ms = None if given is None else int(given)
             found = yield from self.settle_plan(encoded, self.settling(encoded, now_ms, patience_ms(left_ms)))
         except PartlyAnswered as partly:
@@ -158,7 +166,7 @@ class PostgresPlans(Queries):
         except CancelledError as error:
             found, cancelled = [RateLimiterUnavailable("the call was interrupted")] * len(requests), error
         again = iter(found)
-        results = [next(again) if result is None else result for result in other.results]
+        results = [next(again) if isinstance(result, AnotherWindow) else result for result in results]
         if cancelled is not None:
             raise SettledThenCancelled(results, cancelled)
         answers = [result for result in results if isinstance(result, Answer)]
@@ -331,6 +339,8 @@ def _state(row: Row) -> State:
     """The settled bucket, quota or slots of a row."""
     key, name, *numbers, held = row
     capacity_milli, refill_milli, period_ms, *state, now_ms = map(number_of, numbers)
+    if refill_milli == AT_ONCE and LOWEST_PERIOD <= period_ms < 0:
+        period_ms = 0  # it has a calendar
     if not is_sound_limit(capacity_milli, refill_milli, period_ms):
         raise corrupt_limit(text_of(key), text_of(name), [capacity_milli, refill_milli, period_ms, *state])
     limit = Limit.from_stored(text_of(name), capacity_milli, refill_milli, period_ms)

@@ -7,15 +7,23 @@ and the rest do not. A request for slots is an entry of its own, with its lease.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import TypeAlias
+from zlib import crc32
 
 from ...core.bucket import Bucket
+from ...core.calendar import Calendar
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request
-from ...core.limit import Limit
+from ...core.limit import AT_ONCE, Limit
+from ...core.quota import Quota
 from ...core.slots import OVERTAKES, Slots
-from ...core.stored import bucket_as_stored
-from ..replies import Place, read_answers, stored_limit, stored_slots
+from ..replies import read_answers, stored_limit, stored_slots
 from . import literal
 
+Place: TypeAlias = "tuple[str, str]"  # bucket key and limit name
+
+LOWEST_PERIOD = -(1 << 32)
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
 
 
@@ -110,19 +118,34 @@ def _has_slots(parts: Parts) -> bool:
     return any(not part.limit.refill_milli for part in parts)
 
 
-def _shape(limit: Limit, moment_ms: int) -> tuple[int, int, int]:
-    """A limit in three numbers; that of a quota with a calendar, with its window at the moment."""
-    if limit.calendar is None:
-        return limit.capacity_milli, limit.refill_milli, limit.period_ms
-    starts_ms, ends_ms = limit.calendar.window(moment_ms)
-    return limit.capacity_milli, -ends_ms, starts_ms
+def _period(limit: Limit) -> int:
+    """As it is stored: below zero a number that tells calendars apart."""
+    return limit.period_ms if limit.calendar is None else _number_of(limit.calendar)
+
+
+@lru_cache(maxsize=1024)
+def _number_of(calendar: Calendar) -> int:
+    return -1 - crc32(repr(calendar).encode())
+
+
+def stored_quota(limit: Limit, capacity_milli: int, period_ms: int) -> Limit:
+    """The limit of a stored quota; without its calendar, if that is not the one of `limit`."""
+    if period_ms == _period(limit):
+        same = capacity_milli == limit.capacity_milli
+        return (
+            limit if same else Limit.from_stored(limit.name, capacity_milli, AT_ONCE, limit.period_ms, limit.calendar)
+        )
+    return Limit.from_stored(limit.name, capacity_milli, AT_ONCE, max(period_ms, 0))
 
 
 def _plain_arguments(entry: _Entry, now_ms: int, moments: Mapping[Place, int]) -> tuple[bytes, ...]:
     request = entry.request
     ((level, limit, amount_milli, revision),) = request.parts
     key = request.keys[level]
-    shape = _shape(limit, moments.get((key, limit.name), now_ms))
+    shape: tuple[int, ...] = (limit.capacity_milli, limit.refill_milli, limit.period_ms)
+    if limit.refill_milli == AT_ONCE:
+        window = limit.calendar.window(moments.get((key, limit.name), now_ms)) if limit.calendar else (0, 0)
+        shape = (limit.capacity_milli, _period(limit), *window)
     numbers = (len(entry.members), *shape, amount_milli, revision)
     return (key.encode(), limit.name.encode(), *[b"%d" % number for number in numbers])
 
@@ -133,6 +156,7 @@ def _arguments(
     places = _places(entries)
     numbers = {place: number for number, place in enumerate(places, 1)}  # PostgreSQL counts from one
     asked: list[int] = []
+    windows: dict[tuple[int, ...], int] = {}
     leases: list[str] = []
     for entry in entries:
         mode, keys, parts, max_wait_ms, block_ms, keep_milli, lease_id, place_ms = entry.request
@@ -143,12 +167,14 @@ def _arguments(
             if mode is TAKE:
                 block_ms = place_ms - OVERTAKES
         asked += (_MODES[mode], len(entry.members), max_wait_ms, block_ms, keep_milli, lease, len(parts))
-        head = len(asked) - 1
         for level, limit, amount_milli, revision in parts:
-            place = (keys[level], limit.name)
+            place, refill_milli = (keys[level], limit.name), limit.refill_milli
             if limit.calendar is not None:
-                asked[head] = -len(parts)
-            asked += (numbers[place], *_shape(limit, moments.get(place, now_ms)), amount_milli, revision)
+                window = (_period(limit), *limit.calendar.window(moments.get(place, now_ms)))
+                refill_milli = -windows.setdefault(window, 2 + 3 * len(windows))
+            asked += (numbers[place], limit.capacity_milli, refill_milli, limit.period_ms, amount_milli, revision)
+    if windows:
+        asked[:0] = (-3 * len(windows), *chain.from_iterable(windows))
     keys_and_names = literal.texts(key for key, _ in places), literal.texts(name for _, name in places)
     return (*keys_and_names, literal.numbers(asked), literal.texts(leases))
 
@@ -161,10 +187,8 @@ def _places(entries: Sequence[_Entry]) -> list[Place]:
 
 def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
     *numbers, _ = state
-    if refill_milli < 0:
-        quota = bucket_as_stored(limit, limit.name, capacity_milli, refill_milli, period_ms, *numbers)
-        assert quota is not None  # the server has looked
-        return quota
+    if refill_milli == AT_ONCE:
+        return Quota(stored_quota(limit, capacity_milli, period_ms), *numbers)
     return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), *numbers)
 
 

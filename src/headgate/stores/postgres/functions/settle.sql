@@ -7,9 +7,10 @@
 -- keys, names  where the buckets are that any request is about, each once, in their order
 -- asked      for each entry (equal requests): mode, how many, max_wait_ms, block_ms, keep_milli, which of the leases or 0,
 --            number of parts; for each part: which of the keys, capacity, refill, period, amount, revision.
---            Of a quota refill is -1, and period its length from first use. One with a calendar comes with the window that
---            the client believes it is in: minus its end instead of refill, its start instead of period; and the number of
---            parts is negative, so that others need not look.
+--            Of a quota refill is -1, and period its length from first use. One with a calendar has, instead of refill,
+--            minus the place in `asked` of three numbers: one below zero that tells calendars apart and is stored as its
+--            period, and from when until when the client believes its window to be. They come first, after minus their
+--            number; there are none if the first number is a mode.
 --            A take of slots has, instead of block_ms, one more than place_ms, and 0 if it overtakes those who wait. If it
 --            may wait itself, the listener comes after its lease.
 -- returns    for each entry how many passed. If it was a take that could not wait, and all passed: what is left on each
@@ -17,8 +18,8 @@
 --            revision, 0, as they were before. Of slots, what is held or wanted ahead in place of tokens, when the amount fits in place of the
 --            remainder, and what of it the lease holds in the last place.
 --            Of an entry with a bucket that is corrupt instead: -1, which of its parts, which field (core/stored.py).
---            Of an entry with a quota that is in another window, or with a part that such an entry has too, before it:
---            -2, the time, and for each part the moment at which it would be settled.
+--            Of an entry with a quota that needs another window, or with a part that such an entry has before it: -2, the
+--            time, and for each part the moment at which it would be settled.
 CREATE OR REPLACE FUNCTION headgate.settle(
   given_ms bigint, kept_ms bigint, patient_ms bigint, changes boolean,
   keys text[], names text[], asked bigint[], leases text[]
@@ -36,14 +37,15 @@ DECLARE
   NEVER CONSTANT bigint := 4611686018427387904;
   MOST CONSTANT bigint := 1000000000000000; -- MAX_MILLI, and LATEST_MS too
   CORRUPT CONSTANT bigint := -1;
-  ELSEWHERE CONSTANT bigint := -2;
+  ANOTHER_WINDOW CONSTANT bigint := -2;
 
   now_ms bigint;
   capacities bigint[]; refills bigint[]; periods bigint[]; all_tokens bigint[]; all_settled bigint[];
   remainders bigint[]; blocks bigint[]; revisions bigint[]; all_used bigint[];
   changed boolean[]; flaws bigint[]; flawed boolean;
 
-  at integer := 1;
+  dated boolean := asked[1] < 0;
+  at integer := CASE WHEN asked[1] < 0 THEN 2 - asked[1] ELSE 1 END;
   last integer := cardinality(asked);
   mode bigint; many bigint; max_wait bigint; block bigint; keep bigint; lease text; parts integer;
   first integer; after integer; p integer; i integer;
@@ -51,7 +53,7 @@ DECLARE
   wanted_capacity bigint; wanted_refill bigint; wanted_period bigint; wanted_revision bigint;
   capacity bigint; refill bigint; period bigint; tokens bigint; settled bigint; remainder bigint;
   blocked bigint; revision bigint; used bigint; elapsed bigint; gained bigint; exact numeric;
-  starts bigint; ends bigint; same boolean; undated boolean[] := '{}'; moments bigint[]; astray bigint[];
+  ends bigint; moments bigint[]; postponed bigint[];
   own bigint[] := '{}';
   place bigint; before bigint; ahead bigint; anew boolean; waits boolean;
   befores bigint[] := '{}'; aheads bigint[] := '{}'; freed boolean[] := '{}';
@@ -79,7 +81,7 @@ BEGIN
         WHEN c.settled_at_ms = 0 THEN 0
         WHEN c.capacity_milli NOT BETWEEN 1 AND MOST THEN 1
         WHEN c.refill_milli NOT BETWEEN -1 AND MOST THEN 2
-        WHEN c.period_ms NOT BETWEEN 1 AND 31622400000 AND (c.refill_milli >= 0 OR c.period_ms <> 0) THEN 3
+        WHEN c.period_ms NOT BETWEEN CASE WHEN c.refill_milli < 0 THEN -4294967296 ELSE 1 END AND 31622400000 THEN 3
         WHEN c.settled_at_ms NOT BETWEEN 0 AND MOST THEN 5
         WHEN c.blocked_until_ms NOT BETWEEN 0 AND MOST THEN 7
         WHEN c.revision NOT BETWEEN 0 AND 9007199254740992 THEN 8
@@ -101,7 +103,7 @@ BEGIN
   <<entries>>
   WHILE at <= last LOOP
     mode := asked[at]; many := asked[at + 1]; max_wait := asked[at + 2];
-    block := asked[at + 3]; keep := asked[at + 4]; parts := abs(asked[at + 6]);
+    block := asked[at + 3]; keep := asked[at + 4]; parts := asked[at + 6];
     lease := CASE WHEN asked[at + 5] > 0 THEN leases[asked[at + 5]] END;
     first := at + 7;
     after := first + 6 * parts;
@@ -115,12 +117,13 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    IF asked[at + 6] < 0 OR astray IS NOT NULL THEN
-      moments := headgate.other_windows(asked[first : after - 1], refills, all_settled, now_ms, astray);
+    IF dated THEN
+      moments := headgate.other_windows(asked, first, after, now_ms, refills, periods, all_settled, remainders, revisions,
+        postponed);
       IF moments IS NOT NULL THEN
-        out := out || ELSEWHERE || now_ms || moments;
+        out := out || ANOTHER_WINDOW || now_ms || moments;
         FOR p IN first .. after - 1 BY 6 LOOP
-          astray := astray || asked[p];
+          postponed := postponed || asked[p];
         END LOOP;
         at := after;
         CONTINUE entries;
@@ -137,8 +140,7 @@ BEGIN
       IF wanted_refill < 0 THEN
         ends := 0;
         IF wanted_refill < -1 THEN
-          starts := wanted_period; ends := -wanted_refill;
-          wanted_refill := -1; wanted_period := 0;
+          wanted_period := asked[-wanted_refill]; ends := asked[2 - wanted_refill]; wanted_refill := -1;
         END IF;
       END IF;
       blank := settled = 0;
@@ -146,7 +148,8 @@ BEGIN
       freed[(p - first) / 6] := false;
       adopts := changes AND (mode <> PEEK OR blank);
       IF used <> 0 AND changes
-          AND (settled / HOUR < now_ms / HOUR OR (mode <> PEEK AND (kept_ms = 0 OR wanted_refill = 0 OR (refill < 0) <> (wanted_refill < 0)))) THEN
+          AND (settled / HOUR < now_ms / HOUR OR (mode <> PEEK
+            AND (kept_ms = 0 OR wanted_refill = 0 OR (refill < 0) <> (wanted_refill < 0)))) THEN
         PERFORM headgate.put_away(keys[i], names[i], settled / HOUR, used, now_ms, kept_ms);
         all_used[i] := 0;
         changed[i] := true;
@@ -164,7 +167,6 @@ BEGIN
         tokens := CASE WHEN refill = 0 THEN 0 ELSE capacity END;
         remainder := CASE WHEN refill = 0 THEN NEVER WHEN refill < 0 THEN ends ELSE 0 END;
         settled := now_ms; blocked := 0;
-        undated[(p - first) / 6] := refill < 0 AND ends = 0;
       ELSE
         capacity := capacities[i]; period := periods[i]; tokens := all_tokens[i]; remainder := remainders[i];
         blocked := blocks[i]; revision := revisions[i];
@@ -203,24 +205,19 @@ BEGIN
           -- The clocks of clients disagree, so that having looked has to be remembered.
           changed[i] := changed[i] OR given_ms IS NOT NULL;
         ELSIF refill < 0 THEN
-          -- What ended before the window of the request began may have been in its calendar, and passes for it.
-          same := ends > 0 AND period = 0 AND CASE WHEN settled < starts THEN remainder BETWEEN 1 AND starts
-            ELSE remainder = ends END;
-          undated[(p - first) / 6] := NOT same;
           settled := greatest(settled, now_ms);
           IF remainder <= settled THEN
             IF remainder > 0 THEN
               tokens := capacity;
             END IF;
-            remainder := CASE WHEN same THEN ends ELSE 0 END;
+            remainder := CASE WHEN period = wanted_period THEN ends ELSE 0 END;
           END IF;
           changed[i] := changed[i] OR (elapsed > 0 AND given_ms IS NOT NULL);
         END IF;
         IF mode = PEEK THEN
           all_tokens[i] := tokens; all_settled[i] := settled; remainders[i] := remainder;
         END IF;
-        IF (capacity <> wanted_capacity OR refill <> wanted_refill OR period <> wanted_period
-              OR (refill < 0 AND ends > 0 AND NOT same))
+        IF (capacity <> wanted_capacity OR refill <> wanted_refill OR period <> wanted_period)
             AND (wanted_revision = 0 OR wanted_revision >= revision) THEN
           IF wanted_revision <> 0 THEN
             revision := wanted_revision;
@@ -230,9 +227,8 @@ BEGIN
           END IF;
           IF refill > 0 THEN
             remainder := div(remainder::numeric * wanted_period, period);
-          ELSIF refill < 0 AND ends > 0 THEN
-            remainder := ends;
-            undated[(p - first) / 6] := false;
+          ELSIF wanted_period < 0 THEN
+            remainder := CASE WHEN period = wanted_period THEN remainder ELSE ends END;
           ELSIF refill < 0 THEN
             remainder := CASE WHEN period > 0 AND remainder > 0 THEN remainder + wanted_period - period ELSE 0 END;
             remainder := headgate.from_first_use(tokens, wanted_capacity, remainder, settled, wanted_period);
@@ -368,7 +364,7 @@ BEGIN
           remainders[i] := CASE WHEN refill > 0 THEN 0 ELSE remainders[i] END;
           changed[i] := true;
         END IF;
-        IF refill < 0 AND passed > 0 AND undated[(p - first) / 6] THEN
+        IF refill < 0 AND passed > 0 AND periods[i] >= 0 THEN
           remainders[i] := headgate.from_first_use(all_tokens[i], capacity, remainders[i], settled, periods[i]);
         END IF;
         IF whole THEN
