@@ -138,41 +138,46 @@ class PostgresPlans(Queries):
     ) -> Plan[list[Answer]]:
         """The answers to all, once those are asked again that need other windows. The others have happened, whatever
         becomes of these."""
-        requests, moments, server_ms = list[Request](), dict[Place, int](), 0
-        for request, result in zip(batch.requests, results):
-            if isinstance(result, AnotherWindow):
-                requests.append(request)
-                server_ms = result.now_ms
-                for part, moment_ms in zip(request.parts, result.moments_ms):
-                    moments[request.keys[part.level], part.limit.name] = moment_ms
-        given, *_ = execute.parameters
-        if given is None:
-            self._ahead_ms = server_ms - int(time.time() * 1000)
+        results, cancelled = [*results], None
         found: Sequence[Answer | HeadgateError]
-        cancelled: CancelledError | None = None
-        try:
-            left_ms = yield from TimeLeft()
-            if not left_ms:
-                raise RateLimiterUnavailable("PostgreSQL did not answer in time: the window of a quota has ended")
-            encoded = PostgresBatch(requests, batch.listener, server_ms, moments)
-            now_ms = None if given is None else int(given)
-            found = yield from self.settle_plan(encoded, self.settling(encoded, now_ms, patience_ms(left_ms)))
-        except PartlyAnswered as partly:
-            found = partly.results
-        except HeadgateError as error:
-            found = [error] * len(requests)
-        except SettledThenCancelled as late:
-            found, cancelled = late.answers, late.own
-        except CancelledError as error:
-            found, cancelled = [RateLimiterUnavailable("the call was interrupted")] * len(requests), error
-        again = iter(found)
-        results = [next(again) if isinstance(result, AnotherWindow) else result for result in results]
+        while again := [at for at, result in enumerate(results) if isinstance(result, AnotherWindow)]:
+            try:
+                found = yield from self._other_windows_plan(batch, execute, [(at, results[at]) for at in again])
+            except PartlyAnswered as partly:
+                found = partly.results
+            except HeadgateError as error:
+                found = [error] * len(again)
+            except CancelledError as error:
+                found, cancelled = [RateLimiterUnavailable("the call was interrupted")] * len(again), error
+            for at, result in zip(again, found):
+                results[at] = result
         if cancelled is not None:
             raise SettledThenCancelled(results, cancelled)
         answers = [result for result in results if isinstance(result, Answer)]
         if len(answers) < len(results):
             raise PartlyAnswered(results)
         return answers
+
+    def _other_windows_plan(
+        self, batch: PostgresBatch, execute: Execute, wanted: Sequence[tuple[int, Any]]
+    ) -> Plan[list[Answer]]:
+        """Of requests of the batch, by their indexes, each with the AnotherWindow that it needs."""
+        if not (left_ms := (yield from TimeLeft())):
+            raise RateLimiterUnavailable("PostgreSQL did not answer in time: meanwhile the window of a quota was over")
+        given, *_ = execute.parameters
+        requests, moments, server_ms = list[Request](), dict[Place, int](), 0
+        for at, another in wanted:
+            request = batch.requests[at]
+            requests.append(request)
+            server_ms = another.now_ms
+            for part, moment_ms in zip(request.parts, another.moments_ms):
+                moments[request.keys[part.level], part.limit.name] = moment_ms
+        if given is None:
+            self._ahead_ms = server_ms - int(time.time() * 1000)
+        encoded = PostgresBatch(requests, batch.listener, server_ms, moments)
+        execute = self.settling(encoded, None if given is None else int(given), patience_ms(left_ms))
+        rows = yield from self.rows_plan(execute.statement, *execute.parameters, repeatable=encoded.repeatable)
+        return answers_of(encoded, rows)
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         if keys:
