@@ -114,15 +114,14 @@ def test_clocks_on_two_sides_of_an_edge(kind: str, beside: list[Limit], skew_ms:
     limits = [limit, *beside]
     wish = {each.name: 1 for each in limits}
     schema.step(skew_ms)
-    with opened(kind, schema.url) as limiter:
-        assert [bool(limiter.try_acquire("e", "r", wish, limits)) for _ in range(7)] == [True] * 5 + [False] * 2
-        before_ms = schema.now_ms()
-        wait_ms = limiter.try_acquire("e", "r", wish, limits).retry_after_ms
-        edge_ms = edge_after(limit, before_ms)
-        assert edge_ms - schema.now_ms() <= wait_ms <= edge_ms - before_ms
-        schema.step(SKEW_MS)
-        assert limiter.available("e", "r", [limit]) == {"q": 5}
-        assert limiter.try_acquire("e", "r", {"q": 5}, [limit])
+    with opened(kind, schema.url, usage_days=0) as limiter:
+        for _ in range(3):
+            assert [bool(limiter.try_acquire("e", "r", wish, limits)) for _ in range(7)] == [True] * 5 + [False] * 2
+            before_ms = schema.now_ms()
+            wait_ms = limiter.try_acquire("e", "r", wish, limits).retry_after_ms
+            edge_ms = edge_after(limit, before_ms)
+            assert edge_ms - schema.now_ms() <= wait_ms <= edge_ms - before_ms
+            schema.step(HOUR_MS)
 
 
 @both_kinds
