@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from ..core.decide import Answer, Parts, Request
-from ..core.errors import RateLimiterUnavailable, Unanswered
+from ..core.errors import HeadgateError, RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
 from ..core.units import MILLI
 from ..plan import (
@@ -27,7 +27,7 @@ from ..plan import (
     to_the_end,
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
-from ..stores.contract import AsyncStore, Landed, OverlappingStore
+from ..stores.contract import AsyncStore, Landed, OverlappingStore, Rest
 from .acquire.chain import Chain
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
@@ -167,13 +167,21 @@ class TaskEngine(Engine):
         """Send it at once, if all is well and nothing has to be measured."""
         if self.breaker.failing or self.observers.watched:
             return False
-        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), landed)
+
+        def arrived(answers: Sequence[Answer | HeadgateError], rest: Rest | None) -> None:
+            landed(answers, None if rest is None else lambda: self._told(rest()))
+
+        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), arrived)
 
     async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call the store, unless the breaker is open."""
         self.breaker.check()
+        return await self._told(method(*arguments))
+
+    async def _told(self, answering: Awaitable[T]) -> T:
+        """Tell the breaker what became of a call."""
         try:
-            result = await method(*arguments)
+            result = await answering
         except BaseException as error:
             self.breaker.ended(error)
             raise

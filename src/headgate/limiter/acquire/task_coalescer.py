@@ -23,7 +23,7 @@ from ...core.errors import (
     ValidationError,
 )
 from ...stores import LostThenCancelled, SettledThenCancelled
-from ...stores.contract import Landed
+from ...stores.contract import Landed, Rest
 from .coalesce import INTERRUPTED, MAX_BATCH, WITHDRAWN
 
 MOST_FLIGHTS = 2
@@ -112,6 +112,7 @@ class TaskCoalescer:
         self._queue: list[_TaskEntry] = []
         self._started: dict[int, list[_TaskEntry]] = {}  # batches in progress that no task waits for
         self._half = 1  # so many leave at once
+        self._woken = 0  # callers answered in this turn of the loop, who will ask again
 
     async def settle(self, request: Request) -> Answer:
         entry = self.submit(request)
@@ -211,16 +212,19 @@ class TaskCoalescer:
         loop: asyncio.AbstractEventLoop,
         batch: list[_TaskEntry],
         answers: Sequence[Answer | HeadgateError],
-        rest: Coroutine[Any, Any, list[Answer]] | None,
+        rest: Rest | None,
     ) -> None:
         if loop is not self._loop or id(batch) not in self._started:
             return  # another event loop, or it was interrupted
+        if not self._woken:
+            loop.call_soon(self._turned)
         # Half of all callers: those of this batch will ask again.
-        self._half = (sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
+        self._half = (self._woken + sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
+        self._woken += len(batch)
         del self._started[id(batch)]
         try:
             if rest is not None:
-                self._launch(loop, self._finish(batch, rest), batch)
+                self._launch(loop, self._finish(batch, rest()), batch)
             else:
                 self._land(batch, answers)
         except BaseException:
@@ -229,6 +233,9 @@ class TaskCoalescer:
         finally:
             if self._queue:
                 loop.call_soon(self._leave, loop)
+
+    def _turned(self) -> None:
+        self._woken = 0
 
     def _launch(
         self,
