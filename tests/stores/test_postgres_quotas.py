@@ -66,13 +66,13 @@ def schema(postgres_server: PostgresServer) -> Iterator[Schema]:
 @pytest.fixture
 def asked_again(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests each time."""
-    counts, again_plan = list[int](), PostgresPlans.again_plan
+    counts, again_plan = list[int](), PostgresPlans._again_plan
 
     def counted(plans: Any, batch: Any, execute: Any, results: Any) -> Any:
         counts.append(sum(not isinstance(result, (Answer, CorruptState)) for result in results))
         return again_plan(plans, batch, execute, results)
 
-    monkeypatch.setattr(PostgresPlans, "again_plan", counted)
+    monkeypatch.setattr(PostgresPlans, "_again_plan", counted)
     return counts
 
 

@@ -235,6 +235,7 @@ def test_every_history_with_slots_equals_core(store: Store, history: History) ->
 
 
 @given(histories(all_kinds("xyz")))
+@example([(0, [AHEAD, Request(Mode.TAKE, ("a",), (Part(0, Limit.quota("y", 5, "day"), 1000),), DAY)])])
 @LIGHTLY
 def test_every_history_of_all_three_kinds_equals_core(store: Store, history: History) -> None:
     check_equals_core(store, history)

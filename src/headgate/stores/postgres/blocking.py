@@ -45,8 +45,8 @@ class PostgresStore(ServerStore):
             if first.__class__ is list:
                 try:
                     return answers_of(encoded, first)
-                except AskAgain as other:
-                    return run(plans.again_plan(encoded, execute, other.results), call.perform)
+                except AskAgain:
+                    pass  # which the plan does
         return run(plans.settle_plan(encoded, execute, first), call.perform)
 
     def close(self) -> None:

@@ -49,8 +49,8 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
             if first.__class__ is list:
                 try:
                     return answers_of(encoded, first)
-                except AskAgain as other:
-                    return await arun(plans.again_plan(encoded, execute, other.results), call.perform)
+                except AskAgain:
+                    pass  # which the plan does
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
@@ -59,7 +59,7 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         plans = self._plans
         if not (plans.checked and plans.prepares and self._wire.may_start()):
             return False
-        encoded = PostgresBatch(batch, self._received.listener)
+        encoded = PostgresBatch(batch, self._received.listener, plans.believed_ms(now_ms))
         execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         pipeline = self._wire.pipeline(execute.statement)
         if pipeline is None:
@@ -68,16 +68,20 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         deadline = time.monotonic() + self._wire.timeout_seconds
 
         def replied(reply: Reply) -> None:
+            answers: Sequence[Answer | HeadgateError] = ()
             if type(reply) is list:
                 try:
-                    answers: Sequence[Answer | HeadgateError] = answers_of(encoded, reply)
+                    answers = answers_of(encoded, reply)
+                except AskAgain:
+                    pass
                 except PartlyAnswered as partly:
                     answers = partly.results
+            if answers:
                 landed(answers, None)
-            else:
-                call = _AsyncPostgresCall(self._wire)
-                call.to_the_end, call.deadline = True, deadline
-                landed((), lambda: self._whole(arun(plans.settle_plan(encoded, execute, reply), call.perform), call))
+                return
+            call = _AsyncPostgresCall(self._wire)
+            call.to_the_end, call.deadline = True, deadline
+            landed((), lambda: self._whole(arun(plans.settle_plan(encoded, execute, reply), call.perform), call))
 
         return pipeline.send(execute, replied)
 

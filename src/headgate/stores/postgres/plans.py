@@ -130,10 +130,10 @@ class PostgresPlans(Queries):
         )
         try:
             return answers_of(batch, rows)
-        except AskAgain as first_answers:
-            return (yield from self.again_plan(batch, execute, first_answers.results))
+        except AskAgain as partly:
+            return (yield from self._again_plan(batch, execute, partly.results))
 
-    def again_plan(
+    def _again_plan(
         self, batch: PostgresBatch, execute: Execute, results: Sequence[Answer | HeadgateError]
     ) -> Plan[list[Answer]]:
         """The answers to all, once those are asked again that need other windows. The others have happened, whatever

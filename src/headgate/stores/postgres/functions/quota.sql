@@ -15,10 +15,11 @@ DECLARE
   another boolean := false;
 BEGIN
   FOR p IN first .. after - 1 BY 6 LOOP
-    i := asked[p]; w := -asked[p + 2];
+    i := asked[p];
+    w := CASE WHEN asked[p + 2] < -1 THEN -asked[p + 2] END;
     moment := CASE WHEN refills[i] < 0 THEN greatest(all_settled[i], now_ms) ELSE now_ms END;
     moments := moments || moment;
-    IF i = ANY (postponed) OR (w > 1 AND (moment < asked[w + 1] OR moment >= asked[w + 2]) AND CASE
+    IF i = ANY (postponed) OR (w IS NOT NULL AND (moment < asked[w + 1] OR moment >= asked[w + 2]) AND CASE
         WHEN refills[i] >= 0 THEN true
         WHEN periods[i] = asked[w] THEN moment >= remainders[i]
         ELSE asked[p + 5] = 0 OR asked[p + 5] >= revisions[i] END) THEN
