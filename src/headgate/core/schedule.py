@@ -16,9 +16,12 @@ from datetime import date, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
+from .bucket import Bucket
 from .calendar import EPOCH, MILLISECOND, UTC, WEEKDAYS, check_cron, epoch_ms, zone_of
+from .decide import Answer, Parts
 from .errors import ValidationError
 from .limit import Limit, by_name
+from .quota import Quota
 from .units import MAX_TOKENS, MILLI, shown
 
 Entry: TypeAlias = "tuple[str, Iterable[Limit] | float]"
@@ -133,10 +136,9 @@ def multiplied(limit: Limit, factor: float) -> Limit:
         return min(max(1, int(milli * round(factor * 10**6)) // 10**6), MAX_TOKENS * MILLI)
 
     if limit.is_concurrent:
-        slots_milli = max(times(limit.capacity_milli) // MILLI, 1) * MILLI
-        return Limit.from_stored(limit.name, slots_milli, 0, limit.period_ms)
+        return limit.changed(capacity_milli=max(times(limit.capacity_milli) // MILLI, 1) * MILLI)
     refill_milli = limit.refill_milli if limit.is_quota else times(limit.refill_milli)
-    return Limit.from_stored(limit.name, times(limit.capacity_milli), refill_milli, limit.period_ms, limit.calendar)
+    return limit.changed(capacity_milli=times(limit.capacity_milli), refill_milli=refill_milli)
 
 
 def _listed(entries: Any) -> Sequence[Any]:
@@ -265,3 +267,43 @@ class _CronHours(_Hours):
 
         for moment in CronSim(self._cron, (EPOCH + since_ms * MILLISECOND).astimezone(self._zone), reverse=reverse):
             yield epoch_ms(moment)
+
+
+def past_edge(
+    parts: Parts, answer: Answer, following: Sequence[Mapping[str, Limit]], now_ms: int, edge_ms: int
+) -> Answer:
+    """A refusal whose wait looks past the edge at which the `following` limits of each level begin to hold.
+
+    The states are made again from the answer, without what a bucket has earned of its next millitoken: no wait is too
+    short.
+    """
+    left_ms = edge_ms - now_ms
+    if answer.wait_ms is not None and answer.wait_ms <= left_ms:
+        return answer
+    levels = []
+    for part, (available_milli, wait_ms) in zip(parts, answer.levels):
+        limit = following[part.level].get(part.limit.name) if part.level < len(following) else None
+        if limit is not None and not limit.is_concurrent and not part.limit.is_concurrent:
+            state = _as_answered(part.limit, available_milli, wait_ms, part.amount_milli, now_ms)
+            state.settle(edge_ms)
+            if limit != part.limit and type(state) is (Quota if limit.is_quota else Bucket):
+                state.reshape(limit)
+            elif limit.is_quota != part.limit.is_quota:
+                state = (Quota if limit.is_quota else Bucket).full(limit, edge_ms)
+            wait = state.wait_ms(part.amount_milli)
+            wait_ms = None if wait is None else left_ms + wait
+        levels.append((available_milli, wait_ms))
+    waits = [wait_ms for _, wait_ms in levels]
+    longest = None if None in waits else max(wait_ms or 0 for wait_ms in waits)
+    return Answer(answer.allowed, longest, levels)
+
+
+def _as_answered(limit: Limit, tokens_milli: int, wait_ms: int | None, amount_milli: int, now_ms: int) -> Bucket:
+    blocked_until_ms = now_ms + wait_ms if wait_ms and tokens_milli >= amount_milli else 0
+    if not limit.is_quota:
+        return Bucket(limit, tokens_milli, now_ms, blocked_until_ms=blocked_until_ms)
+    if limit.calendar is not None:
+        ends_ms = limit.calendar.window(now_ms).ends_ms
+    else:
+        ends_ms = now_ms + (wait_ms or limit.period_ms) if tokens_milli < limit.capacity_milli else 0
+    return Quota(limit, tokens_milli, now_ms, ends_ms, blocked_until_ms)
