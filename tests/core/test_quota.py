@@ -274,3 +274,15 @@ def test_at_most_holds_in_any_window(amount: int, seconds: int, pauses: list[int
             passed.append((now_ms, want))
     for since, _ in passed:
         assert sum(milli for at, milli in passed if since <= at < since + seconds * 1000) <= amount * 1000
+
+
+@given(quotas, quotas, st.integers(0, 30_000))
+def test_a_change_of_the_window_is_the_same_for_a_quota_read_from_a_store(
+    before: Limit, after: Limit, amount: int
+) -> None:
+    kept = state_of(Part(0, before, 0), START)
+    take(Part(0, before, min(amount, before.capacity_milli)), kept, START)
+    read = stored_and_read(after, kept)
+    for quota in (kept, read):
+        take(Part(0, after, 0), quota, START + 1)
+    assert (kept.tokens_milli, kept.remainder) == (read.tokens_milli, read.remainder)

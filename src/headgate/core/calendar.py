@@ -33,7 +33,7 @@ _HOUR_MS = 3_600_000
 # Before and after these years a calendar has no edges: datetime ends there.
 _FIRST_MS = (datetime(1900, 1, 1, tzinfo=timezone.utc) - EPOCH) // MILLISECOND
 _LAST_MS = (datetime(9990, 1, 1, tzinfo=timezone.utc) - EPOCH) // MILLISECOND
-_ENDLESS_MS = 10**15
+_ENDLESS_MS = 10**15 - 1
 _SOME_MS = 1_717_416_000_000  # a Monday in June
 
 

@@ -102,7 +102,7 @@ class Quota(Bucket):
             if limit.calendar != old.calendar:
                 self.remainder = limit.calendar.window(self.settled_at_ms).ends_ms
             return
-        if old.calendar is None and self.remainder != _CLOSED:
+        if old.period_ms and self.remainder != _CLOSED:  # both are from first use
             self.remainder += limit.period_ms - old.period_ms
         else:
             self.remainder = _CLOSED
