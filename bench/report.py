@@ -51,6 +51,7 @@ TITLES = {
     **{f"apply, {place}": f"headgate apply: {place}" for place in ("sqlite", "redis")},
     operating.DASHBOARD: "The dashboard over an SQLite file with 100,000 entities",
     **{operating.USAGE.format(place=place): f"Usage and audit on and off: {place}" for place in operating.PLACES},
+    **{operating.KINDS.format(place=place): f"A bucket and a quota: {place}" for place in operating.PLACES},
     "limits, memory": "In memory, limits per acquire",
     "limits, sqlite": "In an SQLite file, limits per acquire",
     "entities, memory": "In memory, a random one of many entities",

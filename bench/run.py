@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import platform
 import sqlite3
@@ -266,13 +267,13 @@ def _operating(
         with TemporaryDirectory() as folder:
             pages = dashboard.pages(loop, dashboard.filled(Path(folder)))
             times[operating.DASHBOARD] = _rows(measure(pages, redis_rounds, fresh=False))
-        for place in operating.PLACES:
-            table = operating.USAGE.format(place=place)
+        for kind, place in itertools.product((operating.USAGE, operating.KINDS), operating.PLACES):
+            table = kind.format(place=place)
             say(table)
             crowd = "tasks" in place
             times[table] = _rows(
                 measure(
-                    operating.usage(place, server.url, loop),
+                    operating.pair(kind, place, server.url, loop),
                     2 * redis_rounds if "redis" in place else rounds,
                     turn_seconds=CROWD_TURN_SECONDS if crowd else TURN_SECONDS,
                     warm_up=CROWD_WARM_UP if crowd else WARM_UP,
