@@ -223,17 +223,18 @@ class TaskEngine(Engine):
                         return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
                     if (here := self.decide_here(chain, parts)) is not None:
                         return here
-                    entry = None
+                    future = None
                     try:
                         if self.slices is not None:
                             answer = await self.run(ahead_plan(self.slices, chain, parts))
                         else:
-                            entry = self._submit(chain.plain_request(parts))
-                            answer = await entry
+                            request = chain.plain_request(parts)
+                            future = self._submit(request)
+                            answer = await future
                         return Decision(self, chain, parts, answer)
                     except asyncio.CancelledError:
-                        if entry is not None:
-                            await self._withdraw((entry,))
+                        if future is not None:
+                            await self._withdraw({future: request})
                         raise
                     except RateLimiterUnavailable as unavailable:
                         asks = (Ask(entity_id, resource, consume, limits),)
