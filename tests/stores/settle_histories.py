@@ -164,3 +164,35 @@ def alternations(draw: st.DrawFn) -> History:
             batch += [Request(mode, ("a",), (part,), draw(waits_ms))] * draw(st.sampled_from([1, 1, 2, 5]))
         history.append((draw(steps_ms), batch))
     return history
+
+
+@st.composite
+def quota_turns(draw: st.DrawFn) -> History:
+    """Quotas of one name, of a few calendars and from first use, near their edges, of all revisions."""
+    windows = st.one_of(
+        st.sampled_from([(0, calendar) for calendar in CALENDARS[:3]]),
+        st.sampled_from([(period_ms, None) for period_ms in (1, 7, 1000, HOUR_MS, DAY, MAX_PERIOD_MS)]),
+    )
+    shapes = draw(st.lists(st.tuples(st.sampled_from([1, 2, 3000, LARGEST]), windows), min_size=1, max_size=4))
+    pool = [Limit.from_stored("x", milli, AT_ONCE, *window) for milli, window in shapes]
+    modes = st.sampled_from([Mode.TAKE] * 6 + [Mode.FORCE, Mode.FORCE, Mode.PEEK, Mode.LOWER, Mode.PENALIZE])
+    history = []
+    for _ in range(draw(st.integers(4, 16))):
+        batch = []
+        for _ in range(draw(st.integers(1, 4))):
+            mode, limit = draw(modes), draw(st.sampled_from(pool))
+            amount = max(0, limit.capacity_milli // draw(st.sampled_from([1, 1, 2, 3, 7])) - draw(st.integers(0, 1)))
+            if mode is Mode.FORCE:
+                amount = draw(st.sampled_from([amount, -amount, 1, -1, MAX_AMOUNT * MILLI, -MAX_AMOUNT * MILLI]))
+            part = Part(0, limit, amount, draw(st.sampled_from([0, 0, 1, 2, 3])))
+            block_ms, keep_milli = draw(st.sampled_from([0, 0, 1, 5000])), draw(st.sampled_from([MILLI, 0, 333]))
+            request = Request(mode, ("a",), (part,), draw(st.sampled_from([0, 0, 10**9])), block_ms, keep_milli)
+            batch += [request] * draw(st.sampled_from([1, 1, 2, 5]))
+        steps_ms = st.one_of(
+            st.integers(0, 3),
+            st.integers(0, 3 * HOUR_MS),
+            st.sampled_from([HOUR_MS // 2, HOUR_MS, DAY]),
+            st.integers(-2 * HOUR_MS, -1),
+        )
+        history.append((draw(steps_ms), batch))
+    return history

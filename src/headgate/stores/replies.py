@@ -2,13 +2,15 @@
 
 For equal requests the reply says how many passed. Then comes either what the last of them left of each limit or, if the
 answer has more to say, each limit's state before it, from which `decide` makes the answer. CORRUPT instead of a number
-is followed by the part and the field that cannot be used (core/stored.py).
+is followed by the part and the field that cannot be used (core/stored.py), ANOTHER_WINDOW by the server's time and the
+moment of each part: one is outside of the window that was sent for a quota. Nothing was done, and it has to be asked
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from ..core.decide import TAKE, Answer, Parts, Request, State, decide
 from ..core.errors import HeadgateError, PartlyAnswered
@@ -18,9 +20,23 @@ from ..core.stored import corrupt_field
 
 DESCRIBED = 9  # numbers that describe a state
 CORRUPT = -1
+ANOTHER_WINDOW = -2
 _OTHERS = "\udcff"  # never a lease id: it cannot be encoded
 
 ReadState: TypeAlias = "Callable[..., State]"  # from the requested limit, the lease id, and those numbers
+
+
+class AnotherWindow(HeadgateError):
+    """In place of an answer."""
+
+    def __init__(self, now_ms: int, moments_ms: Sequence[int]) -> None:
+        super().__init__(now_ms, moments_ms)
+        self.now_ms = now_ms
+        self.moments_ms = tuple(moments_ms)
+
+
+class AskAgain(PartlyAnswered):
+    """Some requests need other windows."""
 
 
 class EqualRequests(Protocol):
@@ -34,15 +50,21 @@ def read_answers(
     entries: Iterable[EqualRequests], size: int, reply: Sequence[int], bucket: ReadState, slots: ReadState
 ) -> list[Answer]:
     answers: list[Answer] = [None] * size  # type: ignore[list-item]  # all of them are set below
-    corrupt: dict[int, HeadgateError] = {}
+    errors: dict[int, HeadgateError] = {}
+    kind_of_errors = PartlyAnswered
     at = 0
     for entry in entries:
         request, members = entry.request, entry.members
         passed, at = reply[at], at + 1
         parts = request.parts
         if passed == CORRUPT:
-            corrupt |= dict.fromkeys(members, _corrupt(request, *reply[at : at + 2]))
+            errors |= dict.fromkeys(members, _corrupt(request, *reply[at : at + 2]))
             at += 2
+            continue
+        if passed == ANOTHER_WINDOW:
+            after = at + 1 + len(parts)
+            errors |= dict.fromkeys(members, AnotherWindow(reply[at], reply[at + 1 : after]))
+            kind_of_errors, at = AskAgain, after
             continue
         if passed == len(members) and request.mode is TAKE and not request.max_wait_ms:
             if passed == 1 == len(parts):
@@ -59,18 +81,14 @@ def read_answers(
             at += DESCRIBED
         for member in members:
             answers[member] = decide(request, states, 0)
-    if corrupt:
-        _raise_with(corrupt, answers)
+    if errors:
+        raise kind_of_errors([errors.get(member, answer) for member, answer in enumerate(answers)])
     return answers
 
 
 def _corrupt(request: Request, number: int, field: int) -> HeadgateError:
     part = request.parts[number - 1]
     return corrupt_field(request.keys[part.level], part.limit.name, field)
-
-
-def _raise_with(corrupt: Mapping[int, HeadgateError], answers: Sequence[Answer]) -> NoReturn:
-    raise PartlyAnswered([corrupt.get(member, answer) for member, answer in enumerate(answers)])
 
 
 def _answer_passed(answers: list[Answer], members: list[int], parts: Parts, lefts: Sequence[int]) -> None:
