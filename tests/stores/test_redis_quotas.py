@@ -367,7 +367,21 @@ def test_a_quota_expires_with_its_window(
     with opened("sync", empty_server.url, clock=ManualClock(START), usage_days=0) as limiter:
         assert limiter.try_acquire("e", "r", {"q": 1} | {one.name: 1 for one in beside}, [limit, *beside])
     left_ms = empty_server.command("PTTL", ROW)
-    assert margin_ms + expires_ms - 60_000 < left_ms <= margin_ms + expires_ms + 1000
+    assert margin_ms + expires_ms - 60_000 < left_ms <= margin_ms + expires_ms + 60_000
+
+
+@pytest.mark.parametrize("from_first_use", [False, True])
+def test_what_is_taken_is_not_forgotten_before_its_window_is_over(
+    from_first_use: bool, empty_server: RedisServer
+) -> None:
+    limit = Limit.quota("q", 5, 900, from_first_use=True) if from_first_use else far_from_its_edges()
+    with opened("sync", empty_server.url, usage_days=0) as limiter:
+        for amount in (1, 4):
+            assert limiter.try_acquire("e", "r", {"q": amount}, [limit])
+            left_ms = 1000 * limiter.time_until_available("e", "r", {"q": 5}, [limit])
+            assert empty_server.command("PTTL", ROW) >= left_ms
+            limiter.adjust("e", "r", {"q": -5}, [limit])
+            assert empty_server.command("PTTL", ROW) < 120_000, "it is as if it was never used"
 
 
 # A store that lost its memory

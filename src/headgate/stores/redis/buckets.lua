@@ -1,4 +1,4 @@
--- Buckets and quotas, as in core/bucket.py and core/quota.py; a part of settle.lua.
+-- Buckets, as in core/bucket.py, and what quotas do as these do; a part of settle.lua.
 
 -- Quotient and remainder of x * y / m, for x < m < 2^51: Horner's rule in a base that keeps every step exact.
 local function multiply_divide(x, y, m)
@@ -23,17 +23,6 @@ local function multiply_divide(x, y, m)
   return quotient, rest
 end
 
--- The window of a quota from first use begins when tokens are missing, and is over when none are.
-local function follow_tokens(row, i)
-  if row[i + PERIOD] < 0 then
-    return -- it has a calendar
-  elseif row[i + OWED] == 0 and row[i + TOKENS] >= row[i + CAPACITY] then
-    row[i + REMAINDER] = 0
-  elseif row[i + REMAINDER] == 0 then
-    row[i + REMAINDER] = row[i + SETTLED] + row[i + PERIOD]
-  end
-end
-
 -- One form is kept to: tokens from -BLOCK on, and below zero as long as anything is owed.
 
 local function give(row, i, amount)
@@ -45,15 +34,13 @@ local function give(row, i, amount)
   if tokens >= 0 and owed > 0 then
     tokens, owed = tokens - BLOCK, owed - 1
   end
-  local is_quota = row[i + REFILL] < 0
   if owed == 0 and tokens >= row[i + CAPACITY] then
     tokens = row[i + CAPACITY]
-    row[i + REMAINDER] = is_quota and row[i + REMAINDER] or 0
+    if row[i + REFILL] > 0 then
+      row[i + REMAINDER] = 0
+    end
   end
   row[i + TOKENS], row[i + OWED] = tokens, owed
-  if is_quota then
-    follow_tokens(row, i)
-  end
 end
 
 local function take(row, i, amount)
@@ -71,9 +58,6 @@ local function take(row, i, amount)
     tokens, owed = -BLOCK, MAX_OWED - 1
   end
   row[i + TOKENS], row[i + OWED] = tokens, owed
-  if row[i + REFILL] < 0 then
-    follow_tokens(row, i)
-  end
 end
 
 local function earn(row, i, elapsed)
@@ -117,29 +101,6 @@ local function settle(row, i, at)
   end
 end
 
--- The same of a quota: it is full again when its window is over. The next one of the calendar with the number `period` ends
--- at `next_ends`; it is not known when that of another calendar does.
-local function settle_quota(row, i, at, period, next_ends)
-  row[i + SETTLED] = max(row[i + SETTLED], at)
-  local ends = row[i + REMAINDER]
-  if row[i + SETTLED] < ends then
-    return
-  end
-  if ends > 0 then
-    row[i + TOKENS], row[i + OWED] = row[i + CAPACITY], 0
-  end
-  row[i + REMAINDER] = period < 0 and row[i + PERIOD] == period and next_ends or 0
-end
-
--- When the window of a quota ends that now has another limit.
-local function window_under(row, i, period, next_ends)
-  local ends, old_period = row[i + REMAINDER], row[i + PERIOD]
-  if period < 0 then
-    return period == old_period and ends or next_ends
-  end
-  return old_period > 0 and ends > 0 and ends + period - old_period or 0
-end
-
 -- What was used stays used: the tokens change by as much as the capacity.
 local function reshape(row, i, part)
   local capacity, refill, period, revision = part[3], part[4], part[5], part[7]
@@ -153,7 +114,7 @@ local function reshape(row, i, part)
   if refill > 0 then
     row[i + REMAINDER] = multiply_divide(row[i + REMAINDER], period, row[i + PERIOD])
   elseif refill < 0 then
-    row[i + REMAINDER] = window_under(row, i, period, part.ends)
+    quotas.change_window(row, i, part)
   end
   row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = capacity, refill, period
   if refill == 0 then
@@ -164,7 +125,8 @@ local function reshape(row, i, part)
     give(row, i, larger)
   end
   if refill < 0 then
-    settle_quota(row, i, row[i + SETTLED], period, part.ends)
+    quotas.follow_tokens(row, i)
+    quotas.settle(row, i, part)
   end
 end
 
@@ -191,19 +153,16 @@ local function penalize(row, i, block, keep)
   if keep < 1000 and tokens >= 0 then
     local thousandths = tokens % 1000
     row[i + TOKENS] = (tokens - thousandths) / 1000 * keep + floor(thousandths * keep / 1000)
-    row[i + REMAINDER] = row[i + REFILL] < 0 and row[i + REMAINDER] or 0
-  end
-  if row[i + REFILL] < 0 then
-    follow_tokens(row, i)
+    if row[i + REFILL] > 0 then
+      row[i + REMAINDER] = 0
+    end
   end
 end
 
 local function lower(row, i, amount)
   if row[i + OWED] == 0 and row[i + TOKENS] >= amount then
     row[i + TOKENS] = amount
-    if row[i + REFILL] < 0 then
-      follow_tokens(row, i)
-    else
+    if row[i + REFILL] > 0 then
       row[i + REMAINDER] = 0
     end
   end

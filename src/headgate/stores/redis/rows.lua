@@ -50,18 +50,13 @@ local function count(row, i, amount)
   end
 end
 
--- Whether two refills are those of limits of one kind.
-local function are_alike(one, other)
-  return (one == 0) == (other == 0) and (one < 0) == (other < 0)
-end
-
 -- Where the limit of a part is, and whether it begins only now: it is new, or was one of another kind.
 local function find(key, row, part, changes)
   local name, last, capacity, refill = part[2], #row, part[3], part[4]
   local i = last + 1
   for at = 2, last, WIDTH do
     if row[at] == name then
-      if are_alike(row[at + REFILL], refill) then
+      if row[at + REFILL] == refill or (row[at + REFILL] > 0 and refill > 0) then
         return row, at, false
       end
       i = at
@@ -96,8 +91,8 @@ local function rest_of_life(row, i)
   end
   local missing = row[i + CAPACITY] - row[i + TOKENS] + row[i + OWED] * BLOCK
   if row[i + REFILL] < 0 then
-    local full_at = missing == 0 and row[i + SETTLED] or row[i + REMAINDER] > 0 and row[i + REMAINDER] or LATEST
-    return max(full_at, row[i + BLOCKED]) - now
+    local ends = row[i + REMAINDER]
+    return max(missing == 0 and row[i + SETTLED] or ends > 0 and ends or LATEST, row[i + BLOCKED]) - now
   end
   return max(row[i + SETTLED] + missing * row[i + PERIOD] / row[i + REFILL], row[i + BLOCKED]) - now
 end
@@ -113,8 +108,12 @@ local function save(key, row)
         table.remove(row, i)
       end
     else
-      row[1] = row[i + REFILL] < 0 and QUOTA_FORMAT or row[1]
-      life = max(life, left)
+      if row[i + REFILL] < 0 then
+        row[1] = QUOTA_FORMAT
+      end
+      if left > life then
+        life = left
+      end
     end
   end
   local its = closed[row]

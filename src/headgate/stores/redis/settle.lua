@@ -207,9 +207,20 @@ end
 
 -- The general part
 
+local quotas -- what quotas can do, if there are any in the batch
+
 -- include buckets.lua
 
 -- include rows.lua
+
+for n = 1, #kinds do
+  for at = 8, kinds[n].parts * 8, 8 do
+    quotas = quotas or kinds[n][at] < 0
+  end
+end
+if quotas then
+-- include quotas.lua
+end
 
 -- What slots can do, if there are any in the batch. Others know them only by what `look` finds: each local that a function
 -- uses is paid for at every call.
@@ -240,7 +251,7 @@ local function look(part, first_key, changes, place)
       close(row, i)
     end
     if part[4] < 0 then
-      settle_quota(row, i, now, part[5], part.ends)
+      quotas.settle(row, i, part)
     else
       settle(row, i, now)
     end
@@ -319,6 +330,9 @@ local function take_all(kind, last, requests, first_key)
       else
         take(found_rows[p], found_at[p], amount)
         count(found_rows[p], found_at[p], amount)
+        if quotas and kind[p][4] < 0 then
+          quotas.follow_tokens(found_rows[p], found_at[p])
+        end
       end
     end
     passed = passed + 1
@@ -350,6 +364,9 @@ local function change(row, i, it, kind, amount)
       take(row, i, amount)
     end
   end
+  if row[i + REFILL] < 0 then
+    quotas.follow_tokens(row, i)
+  end
 end
 
 -- All that a request is about is read before any of it is changed: what is corrupt concerns that request alone.
@@ -371,11 +388,9 @@ local function is_corrupt(kind, last, first_key)
   return false
 end
 
--- include windows.lua
-
 local function decide(kind, last, requests, first_key)
   local mode = kind[1]
-  if is_corrupt(kind, last, first_key) or ((kind.calendars or postponed) and is_postponed(kind, last, first_key)) then
+  if is_corrupt(kind, last, first_key) or (quotas and quotas.postpone(kind, last, first_key)) then
     return
   end
   local place = mode == TAKE and kind[3] or 0

@@ -43,9 +43,8 @@ local function are_sound(row)
     if
       type(name) ~= 'string'
       or not (capacity >= 1 and capacity <= MOST and refill >= least and refill <= MOST)
-      or not (period <= LONGEST_PERIOD and remainder >= 0 and remainder <= LATEST)
-      or (refill >= 0 and (period < 1 or remainder >= period))
-      or (refill < 0 and (period < -WHOLE or period == 0))
+      or not (period <= LONGEST_PERIOD and remainder >= 0 and (remainder < period or refill < 0))
+      or (refill < 0 and not (period >= -WHOLE and period ~= 0 and remainder <= LATEST))
       or not (settled >= 0 and settled <= LATEST and blocked >= 0 and blocked <= LATEST)
       or not (revision >= 0 and revision <= WHOLE and owed >= 0 and owed <= MOST_OWED)
       or not (used >= -WHOLE and used <= WHOLE and tokens >= -DEEPEST and tokens <= LATEST)
@@ -66,7 +65,7 @@ local function unpacked(packed)
     return { FORMAT }
   end
   local row = { pcall(cmsgpack.unpack, packed) }
-  if not table.remove(row, 1) or not is_whole(row[1], FORMAT_BEFORE, QUOTA_FORMAT) then
+  if not table.remove(row, 1) or (row[1] ~= FORMAT and row[1] ~= QUOTA_FORMAT and row[1] ~= FORMAT_BEFORE) then
     return nil, is_whole(row[1], FORMAT, 9) and NEWER_FORMAT or CORRUPT_ROW
   end
   if row[1] == FORMAT_BEFORE then
