@@ -221,6 +221,7 @@ class TaskCoalescer:
                 # to give back.
                 closing = True
                 self._queue = {**batch, **self._queue}
+                aboard.clear()
             if self._start is not None:
                 break  # the next one may be started
 
