@@ -112,7 +112,7 @@ def without_unknown_calendar(state: State, part: Part, now_ms: int) -> Limit | N
     limit = state.limit
     if not isinstance(state, Quota) or limit.calendar in (None, part.limit.calendar):
         return None
-    if max(now_ms, state.settled_at_ms) < state.ends_ms:
+    if max(now_ms, state.settled_at_ms) < state.remainder:
         return None
     return Limit.from_stored(limit.name, limit.capacity_milli, limit.refill_milli, 0)
 
