@@ -23,7 +23,7 @@ from ...core.errors import (
     ValidationError,
 )
 from ...stores import LostThenCancelled, SettledThenCancelled
-from ...stores.contract import Landed
+from ...stores.contract import Landed, Rest
 from .coalesce import INTERRUPTED, MAX_BATCH, WITHDRAWN
 
 MOST_FLIGHTS = 2
@@ -58,6 +58,7 @@ class TaskCoalescer:
         self._started: dict[int, Asked] = {}  # batches in progress that no task waits for
         self._tasks: dict[asyncio.Task[None], Asked] = {}  # the others
         self._half = 1  # so many leave at once
+        self._woken = 0  # callers answered in this turn of the loop, who will ask again
         self._next_landing: asyncio.Future[None] | None = None
 
     async def settle(self, request: Request) -> Answer:
@@ -159,16 +160,19 @@ class TaskCoalescer:
         loop: asyncio.AbstractEventLoop,
         batch: Asked,
         answers: Sequence[Answer | HeadgateError],
-        rest: Coroutine[Any, Any, list[Answer]] | None,
+        rest: Rest | None,
     ) -> None:
         if loop is not self._loop or id(batch) not in self._started:
             return  # another event loop, or it was interrupted
+        if not self._woken:
+            loop.call_soon(self._turned)
         # Half of all callers: those of this batch will ask again.
-        self._half = (sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
+        self._half = (self._woken + sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
+        self._woken += len(batch)
         del self._started[id(batch)]
         try:
             if rest is not None:
-                self._launch(loop, self._finish(batch, rest), batch)
+                self._launch(loop, self._finish(batch, rest()), batch)
             else:
                 self._land(batch, answers)
         except BaseException:
@@ -177,6 +181,9 @@ class TaskCoalescer:
         finally:
             if self._queue:
                 loop.call_soon(self._leave, loop)
+
+    def _turned(self) -> None:
+        self._woken = 0
 
     def _launch(
         self,
