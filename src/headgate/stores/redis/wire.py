@@ -62,11 +62,11 @@ class _Entry:
 
     __slots__ = ("kind", "members", "number", "request")
 
-    def __init__(self, request: Request, kind: _Kind, number: int, *members: int) -> None:
+    def __init__(self, request: Request, kind: _Kind, number: int, members: list[int]) -> None:
         self.request = request
         self.kind = kind
         self.number = number
-        self.members = [*members]
+        self.members = members
 
 
 class RedisBatch:
@@ -125,7 +125,7 @@ class Encoder:
         if len(requests) == 1:
             _, kind = self._kind(requests[0], now_ms)
             head = self._lone_head if now_ms is None else self._head(now_ms, _ONE_RUN)
-            entries = [_Entry(requests[0], kind, 1, 0)]
+            entries = [_Entry(requests[0], kind, 1, [0])]
             arguments = self._arguments(entries, head, kind.described, bool(kind.slots), slot)
             return RedisBatch(entries, 1, arguments, repeatable=kind.repeatable, simple=kind.simple)
         entries, kinds = self._merged(requests, now_ms)
@@ -135,7 +135,7 @@ class Encoder:
         self, batch: RedisBatch, results: Sequence[Answer | HeadgateError | None], now_ms: int | None, slot: int = 0
     ) -> RedisBatch | None:
         """What has to be asked again, with the windows of the moments that the server has named."""
-        kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}
+        kinds: dict[tuple[int, Sequence[int]], tuple[int, _Kind]] = {}
         entries: list[_Entry] = []
         for entry in batch.entries:
             told = results[entry.members[0]]
@@ -143,9 +143,13 @@ class Encoder:
                 if now_ms is None:
                     self._ahead_ms = told.now_ms - _clock_ms()
                 place = entry.number, told.moments_ms
-                kind = kinds.setdefault(place, _Kind(entry.request, told.moments_ms))
-                entries.append(_Entry(entry.request, kind, [*kinds].index(place) + 1, *entry.members))
-        return self._batch(entries, kinds.values(), batch.size, now_ms, slot) if entries else None
+                if place not in kinds:
+                    kinds[place] = len(kinds) + 1, _Kind(entry.request, told.moments_ms)
+                number, kind = kinds[place]
+                entries.append(_Entry(entry.request, kind, number, entry.members))
+        if not entries:
+            return None
+        return self._batch(entries, [kind for _, kind in kinds.values()], batch.size, now_ms, slot)
 
     def _batch(
         self, entries: list[_Entry], kinds: Collection[_Kind], size: int, now_ms: int | None, slot: int
@@ -202,7 +206,7 @@ class Encoder:
             if last is not None and _may_join(request, number, last, latest):
                 last.members.append(member)
                 continue
-            last = entry = _Entry(request, kind, number, member)
+            last = entry = _Entry(request, kind, number, [member])
             entries.append(entry)
             for key in keys:
                 latest[key] = entry
