@@ -14,7 +14,7 @@ from local_servers.postgres import PostgresServer
 _SQLITE_COLUMNS = ("capacity_milli", "refill_milli", "period_ms", "tokens_milli", "settled_at_ms", "remainder",
     "blocked_until_ms", "revision", "used_milli")  # fmt: skip
 _POSTGRES_VALUES = {
-    "capacity_milli": (0, -1, 2**62), "refill_milli": (-1, 2**62), "period_ms": (0, -60_000, 2**62),
+    "capacity_milli": (0, -1, 2**62), "refill_milli": (-2, 2**62), "period_ms": (0, -60_000, 2**62),
     "tokens_milli": (2**62, 10**16, -(2**63)), "settled_at_ms": (-1, 2**62), "remainder": (-1, 60_000, 2**62),
     "blocked_until_ms": (-1, 2**62), "revision": (-1, 2**62), "used_milli": (2**63 - 1,),
 }  # fmt: skip

@@ -259,7 +259,7 @@ def test_a_refusal_does_not_wait_for_the_disk(postgres_server: PostgresServer) -
     store.settle([both], None)
     plans: Any = store._plans  # type: ignore[attr-defined]
     for request in (Request(TAKE, ("n/e#r",), (Part(0, limit, 1000),)), both):
-        ask = plans.settling(PostgresBatch([request]), None, 1000)
+        ask = plans.settling(PostgresBatch([request], "", 0), None, 1000)
         with postgres_server.connect() as connection, connection.transaction():
             query = re.sub(rb"\$\d+", b"%s", ask.statement.sql)
             texts = [value and value.decode() for value in ask.parameters]

@@ -13,6 +13,7 @@ from settle_histories import (
     DAY,
     LARGEST,
     History,
+    all_kinds,
     alternations,
     amounts_milli,
     concurrent,
@@ -23,6 +24,8 @@ from settle_histories import (
     milli,
     periods_ms,
     queues,
+    quota_turns,
+    quotas,
     steps_ms,
     ttls_ms,
 )
@@ -31,6 +34,7 @@ from headgate import Limit
 from headgate.core.bucket import Bucket
 from headgate.core.decide import Answer, Mode, Part, Request, State, decide, state_of
 from headgate.core.names import bucket_key, parse_bucket_key
+from headgate.core.quota import Quota
 from headgate.core.slots import Slots
 from headgate.core.units import MAX_PERIOD_MS
 from headgate.core.usage import HOUR_MS, hour_of, is_over
@@ -45,8 +49,9 @@ _namespaces = (f"n{number}" for number in itertools.count())
 
 @st.composite
 def plain_histories(draw: st.DrawFn) -> History:
-    """One bucket, equal takes that cannot wait: what take.sql does alone, and now and then something that it finds."""
-    limit = draw(st.builds(Limit.from_stored, st.just("x"), milli, milli, periods_ms))
+    """One bucket or quota, equal takes that cannot wait: what take() and take_quota() do alone, and now and then
+    something that they find."""
+    limit = draw(st.one_of(st.builds(Limit.from_stored, st.just("x"), milli, milli, periods_ms), quotas("x")))
     close = st.integers(max(0, limit.capacity_milli // 7 - 3), limit.capacity_milli + 1)  # to what there is
     history = []
     for _ in range(draw(st.integers(3, 12))):
@@ -57,6 +62,16 @@ def plain_histories(draw: st.DrawFn) -> History:
     return history
 
 
+def without_unknown_calendar(state: State, part: Part, now_ms: int) -> Limit | None:
+    """The limit, as it is known to who has another calendar when the window is over."""
+    limit = state.limit
+    if not isinstance(state, Quota) or limit.calendar in (None, part.limit.calendar):
+        return None
+    if max(now_ms, state.settled_at_ms) < state.remainder:
+        return None
+    return Limit.from_stored(limit.name, limit.capacity_milli, limit.refill_milli, 0)
+
+
 class Reference:
     """Buckets and slots in a dict, what was used of them in another, and core."""
 
@@ -65,9 +80,20 @@ class Reference:
         self._used: Counter[tuple[str, str, int]] = Counter()  # by key, limit and hour
 
     def settle(self, batch: list[Request], now_ms: int) -> list[Answer]:
-        return [
-            decide(request, [self._state(request, part, now_ms) for part in request.parts], now_ms) for request in batch
-        ]
+        return [self._decided(request, now_ms) for request in batch]
+
+    def _decided(self, request: Request, now_ms: int) -> Answer:
+        states = [self._state(request, part, now_ms) for part in request.parts]
+        hidden = []
+        for part, state in zip(request.parts, states):
+            if known := without_unknown_calendar(state, part, now_ms):
+                hidden.append((state, state.limit, known))
+                state.limit = known
+        answer = decide(request, states, now_ms)
+        for state, limit, known in hidden:
+            if state.limit is known:
+                state.limit = limit
+        return answer
 
     def used(self) -> dict[tuple[str, str, int], int]:
         for place, state in self.states.items():
@@ -208,6 +234,19 @@ def test_every_history_with_slots_equals_core(store: Store, history: History) ->
     check_equals_core(store, history)
 
 
+@given(histories(all_kinds("xyz")))
+@example([(0, [AHEAD, Request(Mode.TAKE, ("a",), (Part(0, Limit.quota("y", 5, "day"), 1000),), DAY)])])
+@LIGHTLY
+def test_every_history_of_all_three_kinds_equals_core(store: Store, history: History) -> None:
+    check_equals_core(store, history)
+
+
+@given(quota_turns())
+@LIGHTLY
+def test_a_quota_whose_windows_change_equals_core(store: Store, history: History) -> None:
+    check_equals_core(store, history)
+
+
 def _of_no_revision(request: Request) -> Request:
     return request._replace(parts=tuple(part._replace(revision=0) for part in request.parts))
 
@@ -216,6 +255,7 @@ def _of_no_revision(request: Request) -> Request:
 of_one_kind = st.one_of(
     st.builds(Limit.from_stored, st.sampled_from("xy"), few_slots, st.just(0), ttls_ms),
     st.builds(Limit.from_stored, st.just("z"), milli, milli, periods_ms),
+    quotas("w"),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ...core.decide import Answer, Request
 from ...core.errors import RateLimiterUnavailable
 from ...plan import Call, run
+from ..replies import AskAgain
 from ..server import Lost, ServerCall, ServerStore
 from .driver import DriverError, PostgresConnection, connect, wait_for
 from .exchange import Execute, Reply
@@ -35,14 +36,17 @@ class PostgresStore(ServerStore):
     def settle(self, batch: Sequence[Request], now_ms: int | None) -> list[Answer]:
         plans = self._plans
         call = _PostgresCall(self._wire)
-        encoded = PostgresBatch(batch, self.notifications.listener)
+        encoded = PostgresBatch(batch, self.notifications.listener, plans.believed_ms(now_ms))
         execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
             # The shortcut past the plan, which is only needed when something goes wrong.
             first = call.execute(execute)
             if first.__class__ is list:
-                return answers_of(encoded, first)
+                try:
+                    return answers_of(encoded, first)
+                except AskAgain:
+                    pass  # which the plan does
         return run(plans.settle_plan(encoded, execute, first), call.perform)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from ...core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable
 from ...plan import Call, arun
 from ..contract import Landed
 from ..notifications import LoopNotifications
+from ..replies import AskAgain
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
 from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
 from .exchange import Execute, Reply, Statement
@@ -39,14 +40,17 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
 
     async def _settle(self, batch: Sequence[Request], now_ms: int | None, call: _AsyncPostgresCall) -> list[Answer]:
         plans = self._plans
-        encoded = PostgresBatch(batch, self._received.listener)
+        encoded = PostgresBatch(batch, self._received.listener, plans.believed_ms(now_ms))
         execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         first: Reply | None = None
         if plans.checked:
             # The shortcut past the plan, which is only needed when something goes wrong.
             first = await call.execute(execute)
             if first.__class__ is list:
-                return answers_of(encoded, first)
+                try:
+                    return answers_of(encoded, first)
+                except AskAgain:
+                    pass  # which the plan does
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
     def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
@@ -55,7 +59,7 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         plans = self._plans
         if not (plans.checked and plans.prepares and self._wire.may_start()):
             return False
-        encoded = PostgresBatch(batch, self._received.listener)
+        encoded = PostgresBatch(batch, self._received.listener, plans.believed_ms(now_ms))
         execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
         pipeline = self._wire.pipeline(execute.statement)
         if pipeline is None:
@@ -64,16 +68,20 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
         deadline = time.monotonic() + self._wire.timeout_seconds
 
         def replied(reply: Reply) -> None:
+            answers: Sequence[Answer | HeadgateError] = ()
             if type(reply) is list:
                 try:
-                    answers: Sequence[Answer | HeadgateError] = answers_of(encoded, reply)
+                    answers = answers_of(encoded, reply)
+                except AskAgain:
+                    pass
                 except PartlyAnswered as partly:
                     answers = partly.results
+            if answers:
                 landed(answers, None)
-            else:
-                call = _AsyncPostgresCall(self._wire)
-                call.to_the_end, call.deadline = True, deadline
-                landed((), lambda: self._whole(arun(plans.settle_plan(encoded, execute, reply), call.perform), call))
+                return
+            call = _AsyncPostgresCall(self._wire)
+            call.to_the_end, call.deadline = True, deadline
+            landed((), lambda: self._whole(arun(plans.settle_plan(encoded, execute, reply), call.perform), call))
 
         return pipeline.send(execute, replied)
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+import time
+from asyncio import CancelledError
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from ...core.bucket import Bucket
-from ...core.decide import Answer, State
-from ...core.errors import CorruptState
-from ...core.limit import Limit
+from ...core.decide import Answer, Request, State
+from ...core.errors import CorruptState, HeadgateError, PartlyAnswered, RateLimiterUnavailable
+from ...core.limit import AT_ONCE, Limit
 from ...core.names import parse_bucket_key
 from ...core.records import BucketRow, Change, Check, Page, Put, Record, Swept, read_record
 from ...core.slots import Slots
-from ...core.stored import corrupt_limit, is_sound_bucket, is_sound_limit, is_sound_slots
+from ...core.stored import bucket_as_stored, corrupt_limit, is_sound_limit, is_sound_slots
 from ...core.usage import HOUR_MS, UsageRow
 from ...plan import Plan
-from ..server import MoreTime
+from ..contract import SettledThenCancelled
+from ..replies import AnotherWindow, AskAgain
+from ..server import MoreTime, TimeLeft
 from . import literal
 from .exchange import Execute, Reply, Row
-from .queries import Queries, number_of, text_of
+from .queries import Queries, number_of, patience_ms, text_of
 from .schema import FUNCTIONS, VERSION, persistence_script, setup_script
 from .url import PostgresSettings
-from .wire import PostgresBatch
+from .wire import LOWEST_PERIOD, Place, PostgresBatch
 
 _PAGE = 1000
 _NUMBERS = 10_000  # in a page of usage
@@ -32,6 +35,7 @@ _PURGED = 5000  # rows in one transaction: others wait for it
 
 _SETTLE = "SELECT headgate.settle($1, $2, $3, $4, $5, $6, $7, $8)"
 _TAKE = "SELECT headgate.take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_TAKE_QUOTA = "SELECT headgate.take_quota($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _DELETE = "SELECT headgate.delete_buckets($1, $2)"
 _LIST_BUCKETS = """
 SELECT b.key, b.limit_name, b.capacity_milli, b.refill_milli, b.period_ms, b.tokens_milli, b.settled_at_ms,
@@ -87,8 +91,10 @@ class PostgresPlans(Queries):
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
         self.usage_ms = 0
+        self._ahead_ms = 0  # by so much the server's clock was ahead of ours when it said so
         self._settle = self._statement(_SETTLE)
         self._take = self._statement(_TAKE)
+        self._take_quota = self._statement(_TAKE_QUOTA)
         self._delete = self._statement(_DELETE)
         self._list_buckets = self._statement(_LIST_BUCKETS)
         self._last_key = self._statement(_LAST_KEY)
@@ -108,17 +114,70 @@ class PostgresPlans(Queries):
 
     # Buckets
 
+    def believed_ms(self, now_ms: int | None) -> int:
+        """The time by which the server decides, as far as we know."""
+        return int(time.time() * 1000) + self._ahead_ms if now_ms is None else now_ms
+
     def settling(self, batch: PostgresBatch, now_ms: int | None, patience_ms: int) -> Execute:
         given = (literal.number(now_ms), literal.number(self.usage_ms), literal.number(patience_ms))
         if batch.plain:
-            return Execute(self._take, (*given, *batch.arguments))
+            return Execute(self._take_quota if batch.of_quota else self._take, (*given, *batch.arguments))
         return Execute(self._settle, (*given, b"f" if batch.looks and now_ms is None else b"t", *batch.arguments))
 
     def settle_plan(self, batch: PostgresBatch, execute: Execute, first: Reply | None = None) -> Plan[list[Answer]]:
         rows = yield from self.rows_plan(
             execute.statement, *execute.parameters, repeatable=batch.repeatable, first=first
         )
-        return answers_of(batch, rows)
+        try:
+            return answers_of(batch, rows)
+        except AskAgain as partly:
+            return (yield from self._again_plan(batch, execute, partly.results))
+
+    def _again_plan(
+        self, batch: PostgresBatch, execute: Execute, results: Sequence[Answer | HeadgateError]
+    ) -> Plan[list[Answer]]:
+        """The answers to all, once those are asked again that need other windows. The others have happened, whatever
+        becomes of these."""
+        results, cancelled = [*results], None
+        found: Sequence[Answer | HeadgateError]
+        while again := [at for at, result in enumerate(results) if isinstance(result, AnotherWindow)]:
+            try:
+                found = yield from self._other_windows_plan(batch, execute, [(at, results[at]) for at in again])
+            except PartlyAnswered as partly:
+                found = partly.results
+            except HeadgateError as error:
+                found = [error] * len(again)
+            except CancelledError as error:
+                found, cancelled = [RateLimiterUnavailable("the call was interrupted")] * len(again), error
+            for at, result in zip(again, found):
+                results[at] = result
+        if cancelled is not None:
+            raise SettledThenCancelled(results, cancelled)
+        answers = [result for result in results if isinstance(result, Answer)]
+        if len(answers) < len(results):
+            raise PartlyAnswered(results)
+        return answers
+
+    def _other_windows_plan(
+        self, batch: PostgresBatch, execute: Execute, wanted: Sequence[tuple[int, Any]]
+    ) -> Plan[list[Answer]]:
+        """Of requests of the batch, by their indexes, each with the AnotherWindow that it needs."""
+        if not (left_ms := (yield from TimeLeft())):
+            raise RateLimiterUnavailable("PostgreSQL did not answer in time: meanwhile the window of a quota was over")
+        given, *_ = execute.parameters
+        requests, moments, server_ms = list[Request](), dict[Place, int](), 0
+        for at, another in wanted:
+            request = batch.requests[at]
+            requests.append(request)
+            server_ms = another.now_ms
+            for part, moment_ms in zip(request.parts, another.moments_ms):
+                moments[request.keys[part.level], part.limit.name] = moment_ms
+        if given is None:
+            self._ahead_ms = server_ms - int(time.time() * 1000)
+        encoded = PostgresBatch(requests, batch.listener, server_ms, moments)
+        execute = self.settling(encoded, None if given is None else int(given), patience_ms(left_ms))
+        rows = yield from self.rows_plan(execute.statement, *execute.parameters, repeatable=encoded.repeatable)
+        return answers_of(encoded, rows)
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         if keys:
@@ -282,26 +341,25 @@ def _record(row: Row) -> Record:
 
 
 def _state(row: Row) -> State:
-    """The settled bucket or slots of a row."""
+    """The settled bucket, quota or slots of a row."""
     key, name, *numbers, held = row
     capacity_milli, refill_milli, period_ms, *state, now_ms = map(number_of, numbers)
+    if refill_milli == AT_ONCE and LOWEST_PERIOD <= period_ms < 0:
+        period_ms = 0  # it has a calendar
     if not is_sound_limit(capacity_milli, refill_milli, period_ms):
         raise corrupt_limit(text_of(key), text_of(name), [capacity_milli, refill_milli, period_ms, *state])
     limit = Limit.from_stored(text_of(name), capacity_milli, refill_milli, period_ms)
-    tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision, _ = state
+    tokens_milli, settled_at_ms, _, blocked_until_ms, revision, _ = state
     holders: dict[str, Any] = json.loads(text_of(held)) if held else {}
-    if not (
-        is_sound_bucket(period_ms, capacity_milli, *state)
-        if refill_milli
-        else tokens_milli >= 0 and is_sound_slots(settled_at_ms, blocked_until_ms, revision, holders)
-    ):
-        values = [capacity_milli, refill_milli, period_ms, *state, *holders.values()]
-        raise corrupt_limit(text_of(key), text_of(name), values)
+    found: State | None = None
     if refill_milli:
-        found: State = Bucket(limit, tokens_milli, settled_at_ms, remainder, blocked_until_ms, revision)
-    else:
+        found = bucket_as_stored(limit, limit.name, capacity_milli, refill_milli, period_ms, *state)
+    elif tokens_milli >= 0 and is_sound_slots(settled_at_ms, blocked_until_ms, revision, holders):
         leases = {lease_id: (milli, until_ms) for lease_id, (milli, until_ms) in holders.items()}
         found = Slots(limit, settled_at_ms, leases, blocked_until_ms, revision)
+    if found is None:
+        values = [capacity_milli, refill_milli, period_ms, *state, *holders.values()]
+        raise corrupt_limit(text_of(key), text_of(name), values)
     found.settle(now_ms)
     return found
 

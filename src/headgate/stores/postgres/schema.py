@@ -12,8 +12,8 @@ from functools import lru_cache
 from importlib.resources import files
 
 VERSION = 1  # of the last file in migrations/
-FUNCTIONS = 3  # add one to change what a function does; add a migration to change how it is called
-_FUNCTIONS = ("clock", "queue", "slots", "usage", "settle", "take", "records", "removal")
+FUNCTIONS = 4  # add one to change what a function does; add a migration to change how it is called
+_FUNCTIONS = ("clock", "queue", "slots", "usage", "quota", "settle", "take", "records", "removal")
 
 # All in one transaction. When several clients start at once, one does it, and the others find it done.
 _SCRIPT = """

@@ -74,8 +74,9 @@ BEGIN
   WHERE l.blocked_until_ms <= now_ms AND l.settled_at_ms <= now_ms AND CASE
     WHEN l.refill_milli = 0 THEN l.tokens_milli = 0 AND NOT EXISTS (
       SELECT FROM headgate.waiting w WHERE w.key = l.key AND w.limit_name = l.limit_name AND w.expires_at_ms > now_ms)
-    WHEN l.refill_milli < 0 OR l.period_ms <= 0 OR l.capacity_milli <= 0 OR l.settled_at_ms < 0
-      OR l.tokens_milli > l.capacity_milli THEN false -- corrupt: somebody has to hear of it
+    WHEN l.refill_milli < -1 OR (l.refill_milli > 0 AND l.period_ms <= 0) OR l.capacity_milli <= 0
+      OR l.settled_at_ms < 0 OR l.tokens_milli > l.capacity_milli THEN false -- corrupt: somebody has to hear of it
+    WHEN l.refill_milli < 0 THEN l.tokens_milli = l.capacity_milli OR l.remainder BETWEEN 1 AND now_ms
     ELSE l.tokens_milli + div((now_ms - l.settled_at_ms)::numeric * l.refill_milli + l.remainder, l.period_ms)
       >= l.capacity_milli END;
 

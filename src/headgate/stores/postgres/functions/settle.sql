@@ -7,6 +7,10 @@
 -- keys, names  where the buckets are that any request is about, each once, in their order
 -- asked      for each entry (equal requests): mode, how many, max_wait_ms, block_ms, keep_milli, which of the leases or 0,
 --            number of parts; for each part: which of the keys, capacity, refill, period, amount, revision.
+--            Of a quota refill is -1, and period its length from first use. One with a calendar has, instead of refill,
+--            minus the place in `asked` of three numbers: one below zero that tells calendars apart and is stored as its
+--            period, and from when until when the client believes its window to be. They come first, after minus their
+--            number; there are none if the first number is a mode.
 --            A take of slots has, instead of block_ms, one more than place_ms, and 0 if it overtakes those who wait. If it
 --            may wait itself, the listener comes after its lease.
 -- returns    for each entry how many passed. If it was a take that could not wait, and all passed: what is left on each
@@ -14,6 +18,8 @@
 --            revision, 0, as they were before. Of slots, what is held or wanted ahead in place of tokens, when the amount fits in place of the
 --            remainder, and what of it the lease holds in the last place.
 --            Of an entry with a bucket that is corrupt instead: -1, which of its parts, which field (core/stored.py).
+--            Of an entry with a quota that needs another window, or with a part that such an entry has before it: -2, the
+--            time, and for each part the moment at which it would be settled.
 CREATE OR REPLACE FUNCTION headgate.settle(
   given_ms bigint, kept_ms bigint, patient_ms bigint, changes boolean,
   keys text[], names text[], asked bigint[], leases text[]
@@ -31,13 +37,15 @@ DECLARE
   NEVER CONSTANT bigint := 4611686018427387904;
   MOST CONSTANT bigint := 1000000000000000; -- MAX_MILLI, and LATEST_MS too
   CORRUPT CONSTANT bigint := -1;
+  ANOTHER_WINDOW CONSTANT bigint := -2;
 
   now_ms bigint;
   capacities bigint[]; refills bigint[]; periods bigint[]; all_tokens bigint[]; all_settled bigint[];
   remainders bigint[]; blocks bigint[]; revisions bigint[]; all_used bigint[];
   changed boolean[]; flaws bigint[]; flawed boolean;
 
-  at integer := 1;
+  dated boolean := asked[1] < 0;
+  at integer := CASE WHEN asked[1] < 0 THEN 2 - asked[1] ELSE 1 END;
   last integer := cardinality(asked);
   mode bigint; many bigint; max_wait bigint; block bigint; keep bigint; lease text; parts integer;
   first integer; after integer; p integer; i integer;
@@ -45,6 +53,7 @@ DECLARE
   wanted_capacity bigint; wanted_refill bigint; wanted_period bigint; wanted_revision bigint;
   capacity bigint; refill bigint; period bigint; tokens bigint; settled bigint; remainder bigint;
   blocked bigint; revision bigint; used bigint; elapsed bigint; gained bigint; exact numeric;
+  ends bigint; moments bigint[]; postponed bigint[];
   own bigint[] := '{}';
   place bigint; before bigint; ahead bigint; anew boolean; waits boolean;
   befores bigint[] := '{}'; aheads bigint[] := '{}'; freed boolean[] := '{}';
@@ -71,14 +80,15 @@ BEGIN
       SELECT *, CASE
         WHEN c.settled_at_ms = 0 THEN 0
         WHEN c.capacity_milli NOT BETWEEN 1 AND MOST THEN 1
-        WHEN c.refill_milli NOT BETWEEN 0 AND MOST THEN 2
-        WHEN c.period_ms NOT BETWEEN 1 AND 31622400000 THEN 3
+        WHEN c.refill_milli NOT BETWEEN -1 AND MOST THEN 2
+        WHEN c.period_ms NOT BETWEEN CASE WHEN c.refill_milli < 0 THEN -4294967296 ELSE 1 END AND 31622400000 THEN 3
         WHEN c.settled_at_ms NOT BETWEEN 0 AND MOST THEN 5
         WHEN c.blocked_until_ms NOT BETWEEN 0 AND MOST THEN 7
         WHEN c.revision NOT BETWEEN 0 AND 9007199254740992 THEN 8
         WHEN c.used_milli NOT BETWEEN -FITS AND FITS THEN 9
-        WHEN c.refill_milli > 0 AND c.tokens_milli NOT BETWEEN -9 * DEBT AND c.capacity_milli THEN 4
+        WHEN c.refill_milli <> 0 AND c.tokens_milli NOT BETWEEN -9 * DEBT AND c.capacity_milli THEN 4
         WHEN c.refill_milli > 0 AND c.remainder NOT BETWEEN 0 AND c.period_ms - 1 THEN 6
+        WHEN c.refill_milli < 0 AND c.remainder NOT BETWEEN 0 AND MOST - 1 THEN 6
         WHEN c.refill_milli = 0 AND c.tokens_milli NOT BETWEEN 0 AND FITS THEN 4
         WHEN c.refill_milli = 0 AND c.remainder NOT BETWEEN 0 AND NEVER THEN 6
         -- Only when they are counted anew: there may be many.
@@ -107,6 +117,18 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
+    IF dated THEN
+      moments := headgate.other_windows(asked, first, after, now_ms, refills, periods, all_settled, remainders, revisions,
+        postponed);
+      IF moments IS NOT NULL THEN
+        out := out || ANOTHER_WINDOW || now_ms || moments;
+        FOR p IN first .. after - 1 BY 6 LOOP
+          postponed := postponed || asked[p];
+        END LOOP;
+        at := after;
+        CONTINUE entries;
+      END IF;
+    END IF;
     place := CASE WHEN mode = TAKE THEN block - 1 ELSE 0 END;
     waits := mode = TAKE AND place > 0;
 
@@ -115,18 +137,25 @@ BEGIN
       i := asked[p]; wanted_capacity := asked[p + 1]; wanted_refill := asked[p + 2]; wanted_period := asked[p + 3];
       amount := asked[p + 4]; wanted_revision := asked[p + 5];
       settled := all_settled[i]; refill := refills[i]; used := all_used[i];
+      IF wanted_refill < 0 THEN
+        ends := 0;
+        IF wanted_refill < -1 THEN
+          wanted_period := asked[-wanted_refill]; ends := asked[2 - wanted_refill]; wanted_refill := -1;
+        END IF;
+      END IF;
       blank := settled = 0;
       anew := false; before := 0; ahead := 0;
       freed[(p - first) / 6] := false;
       adopts := changes AND (mode <> PEEK OR blank);
       IF used <> 0 AND changes
-          AND (settled / HOUR < now_ms / HOUR OR (mode <> PEEK AND (kept_ms = 0 OR wanted_refill = 0))) THEN
+          AND (settled / HOUR < now_ms / HOUR OR (mode <> PEEK
+            AND (kept_ms = 0 OR wanted_refill = 0 OR (refill < 0) <> (wanted_refill < 0)))) THEN
         PERFORM headgate.put_away(keys[i], names[i], settled / HOUR, used, now_ms, kept_ms);
         all_used[i] := 0;
         changed[i] := true;
       END IF;
 
-      IF blank OR (refill = 0) <> (wanted_refill = 0) THEN
+      IF blank OR (refill = 0) <> (wanted_refill = 0) OR (refill < 0) <> (wanted_refill < 0) THEN
         -- It begins anew, full or free.
         IF adopts AND (wanted_refill = 0 OR NOT blank) THEN
           DELETE FROM headgate.slots s WHERE s.key = keys[i] AND s.limit_name = names[i];
@@ -136,13 +165,13 @@ BEGIN
         changed[i] := changed[i] OR (adopts AND (NOT blank OR given_ms IS NOT NULL));
         capacity := wanted_capacity; refill := wanted_refill; period := wanted_period; revision := wanted_revision;
         tokens := CASE WHEN refill = 0 THEN 0 ELSE capacity END;
-        remainder := CASE WHEN refill = 0 THEN NEVER ELSE 0 END;
+        remainder := CASE WHEN refill = 0 THEN NEVER WHEN refill < 0 THEN ends ELSE 0 END;
         settled := now_ms; blocked := 0;
       ELSE
         capacity := capacities[i]; period := periods[i]; tokens := all_tokens[i]; remainder := remainders[i];
         blocked := blocks[i]; revision := revisions[i];
         elapsed := now_ms - settled;
-        IF elapsed > 0 THEN
+        IF elapsed > 0 AND refill >= 0 THEN
           settled := now_ms;
           IF refill = 0 THEN
             IF remainder <= settled THEN
@@ -175,6 +204,15 @@ BEGIN
           END IF;
           -- The clocks of clients disagree, so that having looked has to be remembered.
           changed[i] := changed[i] OR given_ms IS NOT NULL;
+        ELSIF refill < 0 THEN
+          settled := greatest(settled, now_ms);
+          IF remainder <= settled THEN
+            IF remainder > 0 THEN
+              tokens := capacity;
+            END IF;
+            remainder := CASE WHEN period = wanted_period THEN ends ELSE 0 END;
+          END IF;
+          changed[i] := changed[i] OR (elapsed > 0 AND given_ms IS NOT NULL);
         END IF;
         IF mode = PEEK THEN
           all_tokens[i] := tokens; all_settled[i] := settled; remainders[i] := remainder;
@@ -186,7 +224,17 @@ BEGIN
           END IF;
           IF refill <> 0 THEN
             tokens := greatest(tokens + wanted_capacity - capacity, -DEBT); -- what was used stays used
+          END IF;
+          IF refill > 0 THEN
             remainder := div(remainder::numeric * wanted_period, period);
+          ELSIF wanted_period < 0 THEN
+            remainder := CASE WHEN period = wanted_period THEN remainder ELSE ends END;
+          ELSIF refill < 0 THEN
+            remainder := CASE WHEN period > 0 AND remainder > 0 THEN remainder + wanted_period - period ELSE 0 END;
+            remainder := headgate.from_first_use(tokens, wanted_capacity, remainder, settled, wanted_period);
+            IF remainder > 0 AND remainder <= settled THEN
+              tokens := wanted_capacity; remainder := 0;
+            END IF;
           END IF;
           capacity := wanted_capacity; refill := wanted_refill; period := wanted_period;
           changed[i] := changed[i] OR adopts;
@@ -218,14 +266,15 @@ BEGIN
       ELSIF mode = TAKE THEN
         -- What there is, and what there will be until one has waited long enough.
         budget := tokens;
-        IF max_wait > 0 THEN
+        IF max_wait > 0 AND refill > 0 THEN
           IF max_wait <= FITS / refill THEN
             budget := budget + (max_wait * refill + remainder) / period;
           ELSE
             budget := budget + least(div(max_wait::numeric * refill + remainder, period), FITS);
           END IF;
         END IF;
-        IF blocked - settled > max_wait OR amount > capacity OR budget < amount THEN
+        IF blocked - settled > max_wait OR amount > capacity OR budget < amount
+            OR (refill < 0 AND blocked > settled) THEN
           passed := 0;
           waits := false;
         ELSIF amount > 0 THEN
@@ -260,7 +309,8 @@ BEGIN
             blocks[i] := greatest(blocks[i], settled + block);
           END IF;
           IF refill <> 0 AND keep < 1000 AND tokens >= 0 THEN
-            all_tokens[i] := tokens * keep / 1000; remainders[i] := 0;
+            all_tokens[i] := tokens * keep / 1000;
+            remainders[i] := CASE WHEN refill > 0 THEN 0 ELSE remainders[i] END;
           END IF;
           changed[i] := true;
         ELSIF refill = 0 THEN
@@ -301,7 +351,8 @@ BEGIN
         ELSIF mode = FORCE THEN
           tokens := greatest(tokens - amount, -DEBT);
           IF tokens >= capacity THEN
-            tokens := capacity; remainders[i] := 0;
+            tokens := capacity;
+            remainders[i] := CASE WHEN refill > 0 THEN 0 ELSE remainders[i] END;
           END IF;
           all_tokens[i] := tokens;
           changed[i] := true;
@@ -309,8 +360,12 @@ BEGIN
             all_used[i] := greatest(least(all_used[i] + amount, FITS), -FITS);
           END IF;
         ELSIF mode = LOWER AND tokens >= amount THEN
-          all_tokens[i] := amount; remainders[i] := 0;
+          all_tokens[i] := amount;
+          remainders[i] := CASE WHEN refill > 0 THEN 0 ELSE remainders[i] END;
           changed[i] := true;
+        END IF;
+        IF refill < 0 AND passed > 0 AND periods[i] >= 0 THEN
+          remainders[i] := headgate.from_first_use(all_tokens[i], capacity, remainders[i], settled, periods[i]);
         END IF;
         IF whole THEN
           out := out || CASE WHEN refill = 0 THEN capacity - tokens - ahead ELSE tokens END;

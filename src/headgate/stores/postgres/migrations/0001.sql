@@ -7,11 +7,11 @@ CREATE UNLOGGED TABLE headgate.buckets (
   key              text   COLLATE "C" NOT NULL,
   limit_name       text   COLLATE "C" NOT NULL,
   capacity_milli   bigint NOT NULL DEFAULT 0,
-  refill_milli     bigint NOT NULL DEFAULT 0, -- 0: slots
-  period_ms        bigint NOT NULL DEFAULT 0,
+  refill_milli     bigint NOT NULL DEFAULT 0, -- 0: slots; -1: a quota
+  period_ms        bigint NOT NULL DEFAULT 0, -- of a quota with a calendar: below 0, tells calendars apart
   tokens_milli     bigint NOT NULL DEFAULT 0, -- of slots: what is held
   settled_at_ms    bigint NOT NULL DEFAULT 0,
-  remainder        bigint NOT NULL DEFAULT 0, -- of slots: before which moment none of them run out
+  remainder        bigint NOT NULL DEFAULT 0, -- of slots: before which moment none of them run out; of a quota: its end
   blocked_until_ms bigint NOT NULL DEFAULT 0,
   revision         bigint NOT NULL DEFAULT 0,
   used_milli       bigint NOT NULL DEFAULT 0,
