@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from settle_histories import (
     DAY,
     LARGEST,
+    all_kinds,
     alternations,
     concurrent,
     crowds,
@@ -20,12 +21,15 @@ from settle_histories import (
     milli,
     periods_ms,
     queues,
+    quota_turns,
+    quotas,
 )
 
 from headgate import Limit
 from headgate.core.bucket import Bucket
 from headgate.core.decide import Answer, Mode, Part, Request, State, decide, state_of
 from headgate.core.names import bucket_key, parse_bucket_key
+from headgate.core.quota import Quota
 from headgate.core.slots import Slots
 from headgate.core.units import MAX_PERIOD_MS
 from headgate.core.usage import HOUR_MS, hour_of, is_over
@@ -47,13 +51,28 @@ class Reference:
         self._used: Counter[tuple[str, str, int]] = Counter()  # by key, limit and hour
 
     def settle(self, batch: list[Request], now_ms: int) -> list[Answer]:
-        answers = [decide(request, self._found(request, now_ms), now_ms) for request in batch]
+        answers = [self._decided(request, now_ms) for request in batch]
         touched = {request.keys[part.level] for request in batch for part in request.parts}
         for place, state in list(self.states.items()):
             # A row that is written again leaves out what has been full for long.
             if place[0] in touched and state.full_at_ms() <= now_ms - INJECTED_CLOCK_MARGIN_MS:
                 self.forget(place)
         return answers
+
+    def _decided(self, request: Request, now_ms: int) -> Answer:
+        states = self._found(request, now_ms)
+        hidden = []
+        for part, state in zip(request.parts, states):
+            if known := without_unknown_calendar(state, part, now_ms):
+                hidden.append((state, state.limit, known))
+                state.limit = known
+            if isinstance(state, Quota):
+                state.settle(now_ms)  # one whose calendar was hidden before begins its window, even at the same moment
+        answer = decide(request, states, now_ms)
+        for state, limit, known in hidden:
+            if state.limit is known:
+                state.limit = limit
+        return answer
 
     def forget(self, place: tuple[str, str]) -> None:
         self._put_away(place, self.states.pop(place))
@@ -88,6 +107,16 @@ class Reference:
             self.forget(place)
             self.states[place] = anew
         return anew
+
+
+def without_unknown_calendar(state: State, part: Part, now_ms: int) -> Limit | None:
+    """The limit, as it is known to who has another calendar when the window is over."""
+    limit = state.limit
+    if not isinstance(state, Quota) or limit.calendar in (None, part.limit.calendar):
+        return None
+    if max(now_ms, state.settled_at_ms) < state.remainder:
+        return None
+    return Limit.from_stored(limit.name, limit.capacity_milli, limit.refill_milli, 0)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +174,9 @@ BESIDE = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("y", 10, 1, 7), 
 LOWERING = Request(Mode.LOWER, ("a",), (Part(0, A_SEVENTH, 0),))
 PAIR = [Limit.per_day("x", 10), Limit.per_day("x", 20)]
 SMALLEST = Request(Mode.TAKE, ("a",), (Part(0, Limit.from_stored("x", 1, 1, 7), 1),))
+OF_AN_HOUR, OF_A_HALF_HOUR = (
+    Request(Mode.TAKE, ("a",), (Part(0, Limit.quota("x", 0.001, "hour", at=at), 1),)) for at in ("00:00", "00:30")
+)
 OWING = Request(Mode.FORCE, ("a",), (Part(0, Limit.from_stored("x", LARGEST, LARGEST, DAY), 9 * LARGEST),))
 
 
@@ -221,8 +253,26 @@ def test_every_history_with_slots_equals_core(
     assert all_expire(redis_server, namespace)
 
 
+@given(histories(all_kinds("xyz")))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_history_of_all_kinds_equals_core(
+    store: Store, redis_server: RedisServer, history: list[tuple[int, list[Request]]]
+) -> None:
+    namespace = check_equals_core(store, history)
+    assert all_expire(redis_server, namespace)
+
+
+@given(quota_turns())
+@example([(0, [OF_A_HALF_HOUR]), (1_000_000, [OF_AN_HOUR._replace(mode=Mode.PEEK), OF_A_HALF_HOUR])])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_quotas_that_take_turns_equal_core(store: Store, history: list[tuple[int, list[Request]]]) -> None:
+    check_equals_core(store, history)
+
+
 # A limit is of one kind, by its name, and the time is short: memory forgets what has been full for a minute.
-of_one_kind = st.one_of(concurrent("xy"), st.builds(Limit.from_stored, st.just("z"), milli, milli, periods_ms))
+of_one_kind = st.one_of(
+    concurrent("xy"), st.builds(Limit.from_stored, st.just("z"), milli, milli, periods_ms), quotas("q")
+)
 
 
 @given(

@@ -220,7 +220,7 @@ class TestFormats:
         assert not any("par" in key for key in server.command("KEYS", "*"))
 
     def test_a_later_one_is_refused(self, store: Store, server: RedisServer) -> None:
-        put(server, "e", b"\x03")
+        put(server, "e", b"\x04")
         for attempt in (
             lambda: settle(store, START, RPM, 1000),
             lambda: states(store, "e", START),
@@ -230,7 +230,7 @@ class TestFormats:
             with pytest.raises((RateLimiterUnavailable, PartlyAnswered), match="unknown row format of"):
                 attempt()
         with server.client(decode_responses=False) as client:
-            assert client.get("headgate:{default}:e#r") == b"\x03"
+            assert client.get("headgate:{default}:e#r") == b"\x04"
 
 
 class TestCounting:

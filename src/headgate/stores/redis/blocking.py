@@ -13,6 +13,7 @@ from redis import exceptions
 
 from ...core.decide import Answer, Request
 from ...plan import Call, run
+from ..replies import AskAgain
 from ..server import Lost, ServerCall, ServerStore
 from .driver import NOT_LET_IN, REFUSALS, RESTED_SECONDS, connection, pack_command, packed, reply_error
 from .exchange import Arguments, HangUp, Pipeline, Replies, SendPipelines
@@ -37,14 +38,17 @@ class RedisStore(ServerStore):
             return self._run(self._plans.settle_plan(batch, now_ms))
         encoded = self._plans.encoder.encode(batch, now_ms)
         if not encoded.repeatable:
-            return self._run(self._plans.settle_encoded_plan(encoded))
+            return self._run(self._plans.settle_encoded_plan(encoded, now_ms))
         # The shortcut past the plan, which is only needed when something goes wrong.
         call = _RedisCall(self._wire)
         reply = call.send_one(address, encoded.arguments)
         if reply.__class__ is list:
-            return encoded.answers(reply)
+            try:
+                return encoded.answers(reply)
+            except AskAgain:
+                pass
         first: Replies = reply if isinstance(reply, Lost) else [reply]
-        return run(self._plans.settle_encoded_plan(encoded, [first]), call.perform)
+        return run(self._plans.settle_encoded_plan(encoded, now_ms, [first]), call.perform)
 
     def close(self) -> None:
         self.notifications.close()

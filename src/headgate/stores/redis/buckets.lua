@@ -1,4 +1,4 @@
--- Buckets, as in core/bucket.py; a part of settle.lua.
+-- Buckets, as in core/bucket.py, and what quotas do as these do; a part of settle.lua.
 
 -- Quotient and remainder of x * y / m, for x < m < 2^51: Horner's rule in a base that keeps every step exact.
 local function multiply_divide(x, y, m)
@@ -36,7 +36,9 @@ local function give(row, i, amount)
   end
   if owed == 0 and tokens >= row[i + CAPACITY] then
     tokens = row[i + CAPACITY]
-    row[i + REMAINDER] = 0
+    if row[i + REFILL] > 0 then
+      row[i + REMAINDER] = 0
+    end
   end
   row[i + TOKENS], row[i + OWED] = tokens, owed
 end
@@ -111,6 +113,8 @@ local function reshape(row, i, part)
   local larger = capacity - row[i + CAPACITY]
   if refill > 0 then
     row[i + REMAINDER] = multiply_divide(row[i + REMAINDER], period, row[i + PERIOD])
+  elseif refill < 0 then
+    quotas.change_window(row, i, part)
   end
   row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = capacity, refill, period
   if refill == 0 then
@@ -120,9 +124,16 @@ local function reshape(row, i, part)
   else
     give(row, i, larger)
   end
+  if refill < 0 then
+    quotas.follow_tokens(row, i)
+    quotas.settle(row, i, part)
+  end
 end
 
 local function fits(row, i, amount, max_wait)
+  if row[i + REFILL] < 0 then
+    max_wait = 0 -- tokens of the next window cannot be had in this one
+  end
   if row[i + BLOCKED] - row[i + SETTLED] > max_wait or amount > row[i + CAPACITY] then
     return false
   end
@@ -142,6 +153,17 @@ local function penalize(row, i, block, keep)
   if keep < 1000 and tokens >= 0 then
     local thousandths = tokens % 1000
     row[i + TOKENS] = (tokens - thousandths) / 1000 * keep + floor(thousandths * keep / 1000)
-    row[i + REMAINDER] = 0
+    if row[i + REFILL] > 0 then
+      row[i + REMAINDER] = 0
+    end
+  end
+end
+
+local function lower(row, i, amount)
+  if row[i + OWED] == 0 and row[i + TOKENS] >= amount then
+    row[i + TOKENS] = amount
+    if row[i + REFILL] > 0 then
+      row[i + REMAINDER] = 0
+    end
   end
 end

@@ -16,6 +16,7 @@ from ...core.errors import HeadgateError, PartlyAnswered
 from ...plan import Call, arun
 from ..contract import Landed
 from ..notifications import LoopNotifications
+from ..replies import AskAgain
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
 from .driver import NOT_LET_IN, REFUSALS, connection, packed, reply_error
 from .exchange import Arguments, HangUp, Pipeline, Replies, SendPipelines
@@ -23,7 +24,6 @@ from .notifications import open_notifications
 from .pipelined import PipelinedConnection
 from .plans import RedisPlans
 from .url import Address, RedisSettings
-from .wire import RedisBatch
 
 T = TypeVar("T")
 
@@ -46,12 +46,12 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
         encoded = self._plans.encoder.encode(batch, now_ms)
         opened = await call.pipelined(address)
         replies = opened if isinstance(opened, (list, Lost)) else await call.send_on(opened, encoded.arguments)
-        return await self._answers(encoded, replies, call)
-
-    async def _answers(self, encoded: RedisBatch, replies: Replies, call: _AsyncRedisCall) -> list[Answer]:
         if isinstance(replies, list) and isinstance(replies[0], list):
-            return encoded.answers(replies[0])
-        return await arun(self._plans.settle_encoded_plan(encoded, [replies]), call.perform)
+            try:
+                return encoded.answers(replies[0])
+            except AskAgain:
+                pass
+        return await arun(self._plans.settle_encoded_plan(encoded, now_ms, [replies]), call.perform)
 
     def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
         """Send a batch without waiting for anything. False: it was not sent, because there is no connection that is
@@ -67,16 +67,21 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
         deadline = time.monotonic() + self._wire.timeout_seconds
 
         def replied(reply: Any) -> None:
+            answers: Sequence[Answer | HeadgateError] | None = None
             if type(reply) is list:
                 try:
-                    answers: Sequence[Answer | HeadgateError] = encoded.answers(reply)
+                    answers = encoded.answers(reply)
+                except AskAgain:
+                    pass
                 except PartlyAnswered as partly:
                     answers = partly.results
+            if answers is not None:
                 landed(answers, None)
-            else:
-                call = _AsyncRedisCall(self._wire)
-                call.to_the_end, call.deadline = True, deadline
-                landed((), lambda: self._whole(self._answers(encoded, as_replies(reply), call), call))
+                return
+            call = _AsyncRedisCall(self._wire)
+            call.to_the_end, call.deadline = True, deadline
+            more = self._plans.settle_encoded_plan(encoded, now_ms, [as_replies(reply)])
+            landed((), lambda: self._whole(arun(more, call.perform), call))
 
         connected.send(encoded.arguments, replied)
         return True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...core.decide import Answer, Request
-from ...core.errors import CorruptState, HeadgateError, RateLimiterUnavailable, VersionConflict
+from ...core.errors import CorruptState, PartlyAnswered, RateLimiterUnavailable, VersionConflict
 from ...core.limit import OWN
 from ...core.names import REGISTRY
 from ...core.records import ABSENT, BucketRow, Change, Check, Page, Put, Record, Swept, read_record
@@ -28,6 +28,8 @@ from .wire import Encoder, RedisBatch, read_row, read_usage
 _RECORD = re.compile(rb"(\d{1,18}) (\d{1,18}) (.*)", re.DOTALL)  # as write.lua writes it
 _START = "0:0"  # of a scan
 _SCANNED = 1000
+# Of each request of a batch, or why there are none.
+_Results: TypeAlias = "Sequence[Answered] | RateLimiterUnavailable"
 
 
 class RedisPlans:
@@ -88,26 +90,40 @@ class RedisPlans:
     def settle_plan(self, batch: Sequence[Request], now_ms: int | None) -> Plan[list[Answer]]:
         if self.router.clustered:
             return (yield from settle_split_plan(self._settle_slots_plan, self._keys, batch, now_ms))
-        return (yield from self.settle_encoded_plan(self.encoder.encode(batch, now_ms)))
+        return (yield from self.settle_encoded_plan(self.encoder.encode(batch, now_ms), now_ms))
 
-    def settle_encoded_plan(self, batch: RedisBatch, first: Sequence[Replies] = ()) -> Plan[list[Answer]]:
+    def settle_encoded_plan(
+        self, batch: RedisBatch, now_ms: int | None, first: Sequence[Replies] = ()
+    ) -> Plan[list[Answer]]:
         """`first`: the replies to a first attempt that was already made."""
-        command = RedisCommand(batch.arguments, repeatable=batch.repeatable, script=SETTLE)
-        (reply,) = yield from self.router.deliver_plan([command], first)
-        return _answers(batch, reply)
+        (found,) = yield from self._settle_encoded_plan({0: batch}, now_ms, first)
+        return _whole(found)
 
-    def _settle_slots_plan(
-        self, batches: dict[int, Sequence[Request]], now_ms: int | None
-    ) -> Plan[list[Sequence[Answered] | RateLimiterUnavailable]]:
-        """One call for each slot. Returns the answers to its requests, or why there are none."""
-        encoded = [self.encoder.encode(batch, now_ms, slot) for slot, batch in batches.items()]
-        replies = yield from self.router.deliver_plan(
-            [
-                RedisCommand(batch.arguments, slot, repeatable=batch.repeatable, script=SETTLE)
-                for slot, batch in zip(batches, encoded)
-            ]
-        )
-        return [_results(batch, reply) for batch, reply in zip(encoded, replies)]
+    def _settle_encoded_plan(
+        self, batches: dict[int, RedisBatch], now_ms: int | None, first: Sequence[Replies] = ()
+    ) -> Plan[list[_Results]]:
+        """One call for each slot, and more for requests that turn out to be in other windows."""
+        found: dict[int, _Results] = {}
+        while batches:
+            replies = yield from self.router.deliver_plan(
+                [
+                    RedisCommand(batch.arguments, slot, repeatable=batch.repeatable, script=SETTLE)
+                    for slot, batch in batches.items()
+                ],
+                first,
+            )
+            first, again = (), dict[int, RedisBatch | None]()
+            for (slot, batch), reply in zip(batches.items(), replies):
+                results = found[slot] = _completed(found.get(slot), batch, _results(batch, reply))
+                if not isinstance(results, RateLimiterUnavailable):
+                    again[slot] = self.encoder.again(batch, results, now_ms, slot)
+            batches = {slot: batch for slot, batch in again.items() if batch is not None}
+        return list(found.values())
+
+    def _settle_slots_plan(self, batches: dict[int, Sequence[Request]], now_ms: int | None) -> Plan[list[_Results]]:
+        """For each slot the answers to its requests, or why there are none."""
+        encoded = {slot: self.encoder.encode(batch, now_ms, slot) for slot, batch in batches.items()}
+        return (yield from self._settle_encoded_plan(encoded, now_ms))
 
     def delete_buckets_plan(self, keys: Sequence[str]) -> Plan[None]:
         rows = [self._keys.row(key) for key in keys]
@@ -294,17 +310,29 @@ class RedisPlans:
     setup_plan = ping_plan  # there is nothing to create
 
 
-def _answers(batch: RedisBatch, reply: Any) -> list[Answer]:
-    if isinstance(reply, RateLimiterUnavailable):
-        raise raised(reply)
-    if isinstance(reply, Unconfirmed):
-        if batch.changed(batch.results(reply.reply)):
-            raise reply.error
-        reply = reply.reply
-    return batch.answers(reply)
+def _whole(results: _Results) -> list[Answer]:
+    if isinstance(results, RateLimiterUnavailable):
+        raise raised(results)
+    answers = [result for result in results if isinstance(result, Answer)]
+    if len(answers) < len(results):
+        raise PartlyAnswered(results)
+    return answers
 
 
-def _results(batch: RedisBatch, reply: Any) -> Sequence[Answer | HeadgateError] | RateLimiterUnavailable:
+def _completed(before: _Results | None, batch: RedisBatch, results: _Results) -> _Results:
+    """`before`, with the results of what was asked again."""
+    if before is None or isinstance(before, RateLimiterUnavailable):
+        return results
+    members = [member for entry in batch.entries for member in entry.members]
+    if isinstance(results, RateLimiterUnavailable) and len(members) == len(before):
+        return results
+    completed = [*before]
+    for member in members:
+        completed[member] = results if isinstance(results, RateLimiterUnavailable) else results[member]
+    return completed
+
+
+def _results(batch: RedisBatch, reply: Any) -> _Results:
     if isinstance(reply, RateLimiterUnavailable):
         return reply
     if not isinstance(reply, Unconfirmed):

@@ -50,13 +50,13 @@ local function count(row, i, amount)
   end
 end
 
--- Where the limit of a part is, and whether it begins only now: it is new, or was one of the other kind.
+-- Where the limit of a part is, and whether it begins only now: it is new, or was one of another kind.
 local function find(key, row, part, changes)
   local name, last, capacity, refill = part[2], #row, part[3], part[4]
   local i = last + 1
   for at = 2, last, WIDTH do
     if row[at] == name then
-      if (row[at + REFILL] == 0) == (refill == 0) then
+      if row[at + REFILL] == refill or (row[at + REFILL] > 0 and refill > 0) then
         return row, at, false
       end
       i = at
@@ -71,14 +71,15 @@ local function find(key, row, part, changes)
       row, i = {}, 1
     end
   end
-  local tokens = capacity
+  local tokens, ends = capacity, 0
   if refill == 0 then
     tokens = 0
-  elseif cold < 1000 then
+  elseif cold < 1000 and not (part.starts and birth < part.starts) then
     tokens = floor(capacity / 1000) * cold + floor(capacity % 1000 * cold / 1000)
+    ends = refill < 0 and (part.ends or birth + part[5]) or 0
   end
   row[i], row[i + CAPACITY], row[i + REFILL], row[i + PERIOD] = name, capacity, refill, part[5]
-  row[i + TOKENS], row[i + SETTLED], row[i + REMAINDER] = tokens, birth, 0
+  row[i + TOKENS], row[i + SETTLED], row[i + REMAINDER] = tokens, birth, ends
   row[i + REVISION], row[i + BLOCKED], row[i + OWED], row[i + USED] = part[7], 0, 0, 0
   return row, i, true
 end
@@ -89,11 +90,16 @@ local function rest_of_life(row, i)
     return max(row[i + SETTLED], row[i + ENDS], row[i + BLOCKED]) - now
   end
   local missing = row[i + CAPACITY] - row[i + TOKENS] + row[i + OWED] * BLOCK
+  if row[i + REFILL] < 0 then
+    local ends = row[i + REMAINDER]
+    return max(missing == 0 and row[i + SETTLED] or ends > 0 and ends or LATEST, row[i + BLOCKED]) - now
+  end
   return max(row[i + SETTLED] + missing * row[i + PERIOD] / row[i + REFILL], row[i + BLOCKED]) - now
 end
 
 local function save(key, row)
   local life = kept
+  row[1] = FORMAT
   for i = #row - WIDTH + 1, 2, -WIDTH do
     local left = rest_of_life(row, i)
     if left <= -margin then
@@ -101,8 +107,13 @@ local function save(key, row)
       for _ = 1, WIDTH do
         table.remove(row, i)
       end
-    elseif left > life then
-      life = left
+    else
+      if row[i + REFILL] < 0 then
+        row[1] = QUOTA_FORMAT
+      end
+      if left > life then
+        life = left
+      end
     end
   end
   local its = closed[row]

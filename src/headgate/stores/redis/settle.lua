@@ -6,12 +6,15 @@
 --          and the runs: kind, requests, entries, ...: so many entries, each so many equal requests of the kind; then
 --          for each kind
 --          mode, max_wait_ms, block_ms (of a take: place_ms), keep_milli, number of keys, and for each part of it
---          key of the entry, capacity, refill, period, amount, revision; then the limit name of each part.
+--          key of the entry, capacity, refill, period, amount, revision, and of a quota with a calendar from when and
+--          until when the client believes its window to be, else 0 and 0; then the limit name of each part.
 --          All numbers are packed doubles (wire.py). If there are slots: '', the listener for those who wait or '', and of
 --          each entry that has some the lease id; such an entry is one request.
 -- returns  for each entry how many of its requests passed, then for each part
 --          the tokens left, if all simply passed, else the bucket as it was found (`describe`).
---          Of an entry with a row that is corrupt instead: CORRUPT, which of its parts, which field (unpacked.lua)
+--          Of an entry with a row that is corrupt instead: CORRUPT, which of its parts, which field (unpacked.lua).
+--          Of an entry with a quota that needs another window instead, and is not changed: ANOTHER_WINDOW, the time, and
+--          for each part the moment whose window is wanted
 --
 -- The arithmetic is core/bucket.py's, and has to be exact although numbers here are doubles, whole up to 2^53.
 -- A token count that is a large debt is kept in two numbers (`owed`), and a product is divided before it is
@@ -53,7 +56,7 @@ local kinds, arg = {}, 2
 while ARGV[arg] and ARGV[arg] ~= '' do
   local size = #ARGV[arg] / 8
   local kind = { struct.unpack('<' .. string.rep('d', size), ARGV[arg]) }
-  kind.parts, kind.names = (size - 5) / 6, arg
+  kind.parts, kind.names = (size - 5) / 8, arg
   kinds[#kinds + 1] = kind
   arg = arg + 1 + kind.parts
 end
@@ -75,8 +78,8 @@ local out, length = {}, 0
 
 -- include put_away.lua
 
--- What is told of a plain bucket by its row; nil if it is another. If something in it is no number, comparing it is an
--- error: what is corrupt is left to the general part.
+-- What is told of a plain bucket or quota by its row; nil if it is another. If something in it is no number, comparing it
+-- is an error: what is corrupt is left to the general part.
 local function read_plain(packed, name, capacity, refill, period)
   local format, its_name, its_capacity, its_refill, its_period,
     tokens, settled, remainder, revision, blocked, owed, used, more = cmsgpack.unpack(packed)
@@ -88,8 +91,9 @@ local function read_plain(packed, name, capacity, refill, period)
     or blocked ~= 0
     or owed ~= 0
     or more
-    or format ~= FORMAT
-    or not (tokens <= capacity and tokens >= -DEEPEST and remainder >= 0 and remainder < period)
+    or format ~= (refill < 0 and QUOTA_FORMAT or FORMAT)
+    or not (tokens <= capacity and tokens >= -DEEPEST and remainder >= 0)
+    or not (remainder < (refill < 0 and LATEST or period))
     or not (settled >= 0 and settled <= LATEST and used <= WHOLE and used >= -WHOLE)
     or not (revision >= 0 and revision <= WHOLE)
     or tokens % 1 + settled % 1 + remainder % 1 + revision % 1 + used % 1 ~= 0
@@ -112,11 +116,16 @@ local function done_plainly(kind, requests, number)
     if not sound or not tokens then
       return false
     end
-    used_at, lasts = settled, max(kept, (capacity - tokens) * period / refill) + settled
+    used_at = settled
+    if refill < 0 then
+      lasts = max(kept + settled, tokens < capacity and remainder or 0)
+    else
+      lasts = max(kept, (capacity - tokens) * period / refill) + settled
+    end
     local elapsed = now - settled
     if elapsed > 0 then
       settled = now
-      if tokens < capacity then
+      if refill > 0 and tokens < capacity then
         local credit = elapsed * refill + remainder
         if credit >= EXACT then
           return false
@@ -131,6 +140,13 @@ local function done_plainly(kind, requests, number)
   elseif redis.call('EXISTS', key) == 1 then
     return false
   end
+  if refill < 0 and settled >= remainder then
+    if period < 0 and (settled < kind[12] or settled >= kind[13]) then
+      return false
+    end
+    tokens = remainder > 0 and capacity or tokens
+    remainder = period < 0 and kind[13] or 0
+  end
   local passed = tokens < amount and 0 or min(requests, floor(tokens / amount))
   local left = tokens - passed * amount
   if passed > 0 or not own_clock then
@@ -141,8 +157,14 @@ local function done_plainly(kind, requests, number)
     if kept > 0 then
       used = used + passed * amount
     end
-    local row = cmsgpack.pack(FORMAT, name, capacity, refill, period, left, settled, remainder, revision, 0, 0, used)
-    local needed = max(kept, (capacity - left) * period / refill) + settled
+    local format, needed = FORMAT
+    if refill < 0 then
+      remainder = remainder == 0 and left < capacity and settled + period or remainder
+      format, needed = QUOTA_FORMAT, max(kept + settled, left < capacity and remainder or 0)
+    else
+      needed = max(kept, (capacity - left) * period / refill) + settled
+    end
+    local row = cmsgpack.pack(format, name, capacity, refill, period, left, settled, remainder, revision, 0, 0, used)
     if own_clock and lasts and floor(needed / SPARE) <= floor(lasts / SPARE) then
       redis.call('SET', key, row, 'KEEPTTL')
     else
@@ -185,9 +207,20 @@ end
 
 -- The general part
 
+local quotas -- what quotas can do, if there are any in the batch
+
 -- include buckets.lua
 
 -- include rows.lua
+
+for n = 1, #kinds do
+  for at = 8, kinds[n].parts * 8, 8 do
+    quotas = quotas or kinds[n][at] < 0
+  end
+end
+if quotas then
+-- include quotas.lua
+end
 
 -- What slots can do, if there are any in the batch. Others know them only by what `look` finds: each local that a function
 -- uses is paid for at every call.
@@ -217,7 +250,11 @@ local function look(part, first_key, changes, place)
     if row[i + SETTLED] < hour then
       close(row, i)
     end
-    settle(row, i, now)
+    if part[4] < 0 then
+      quotas.settle(row, i, part)
+    else
+      settle(row, i, now)
+    end
   elseif now > row[i + SETTLED] then
     row[i + SETTLED] = now
   end
@@ -293,6 +330,9 @@ local function take_all(kind, last, requests, first_key)
       else
         take(found_rows[p], found_at[p], amount)
         count(found_rows[p], found_at[p], amount)
+        if quotas and kind[p][4] < 0 then
+          quotas.follow_tokens(found_rows[p], found_at[p])
+        end
       end
     end
     passed = passed + 1
@@ -315,9 +355,7 @@ local function change(row, i, it, kind, amount)
   elseif it then
     it:change(mode, amount)
   elseif mode == LOWER then
-    if row[i + OWED] == 0 and row[i + TOKENS] >= amount then
-      row[i + TOKENS], row[i + REMAINDER] = amount, 0
-    end
+    lower(row, i, amount)
   elseif mode == FORCE then
     count(row, i, amount)
     if amount < 0 then
@@ -325,6 +363,9 @@ local function change(row, i, it, kind, amount)
     else
       take(row, i, amount)
     end
+  end
+  if row[i + REFILL] < 0 then
+    quotas.follow_tokens(row, i)
   end
 end
 
@@ -349,7 +390,7 @@ end
 
 local function decide(kind, last, requests, first_key)
   local mode = kind[1]
-  if is_corrupt(kind, last, first_key) then
+  if is_corrupt(kind, last, first_key) or (quotas and quotas.postpone(kind, last, first_key)) then
     return
   end
   local place = mode == TAKE and kind[3] or 0
@@ -395,20 +436,23 @@ end
 
 -- A kind as a list: mode, max_wait, block, keep, number of keys, part, ...; a part: key of the entry, limit name,
 -- capacity, refill, period, amount, revision, and of slots the key of the holders, the slots when they are looked at, and
--- what of them was read before (`slots.flaw`). And as `slots`, whether there are any.
+-- what of them was read before (`slots.flaw`). A part with a calendar has its window as `starts` and `ends`. And as `slots`
+-- and `calendars`, whether there are any.
 local function spelled_out(kind)
   local list = { kind[1], kind[2], kind[3], kind[4], kind[5] }
   local holders = kind[5] -- their keys come last
   for p = 1, kind.parts do
-    holders = kind[p * 6 + 2] == 0 and holders - 3 or holders
+    holders = kind[p * 8] == 0 and holders - 3 or holders
   end
   list.slots = holders < kind[5]
   for p = 1, kind.parts do
-    local at = p * 6
+    local at = p * 8 - 2
     list[5 + p] =
       { kind[at], ARGV[kind.names + p], kind[at + 1], kind[at + 2], kind[at + 3], kind[at + 4], kind[at + 5] }
     if kind[at + 2] == 0 then
       list[5 + p][8], holders = holders, holders + 3
+    elseif kind[at + 3] < 0 then
+      list[5 + p].starts, list[5 + p].ends, list.calendars = kind[at + 6], kind[at + 7], true
     end
   end
   return list

@@ -3,20 +3,27 @@
 Requests of one kind (equal but for their keys) are described once, however many there are. Equal requests for the same
 keys become one entry with a count: of equal requests at one moment, the first ones pass, and the rest do not. A request
 for slots is an entry of its own, with its lease.
+
+Windows are worked out here, for scripts know no time zones: a request for a quota with a calendar brings the window
+that is believed to be open. If it is another one, the server names the moment, and it is asked again (`Encoder.again`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from struct import pack
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from ...core.bucket import Bucket
+from ...core.calendar import QuotaWindow
 from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request, State
 from ...core.errors import HeadgateError, PartlyAnswered
-from ...core.limit import Limit
+from ...core.limit import AT_ONCE, Limit
+from ...core.quota import Quota
 from ...core.slots import Slots
-from ..replies import DESCRIBED, read_answers, stored_limit, stored_slots
+from ..replies import DESCRIBED, AnotherWindow, read_answers, stored_limit, stored_slots
 from .exchange import Arguments
 from .keys import Keys
 from .script import SETTLE
@@ -26,20 +33,27 @@ _ONE_RUN = [1, 1, 1]
 _MODES = {TAKE: 0, FORCE: 1, PEEK: 2, PENALIZE: 3, LOWER: 4, RENEW: 5}
 _BLOCK = 10**15  # of debt, as in settle.lua
 _KEPT_KINDS = 256
+_NO_WINDOW = QuotaWindow(0, 0)
 
 
 class _Kind:
-    """What requests have in common. `slots`: the level and limit name of each part that is about slots."""
+    """What requests have in common. `slots`: the level and limit name of each part that is about slots. `window`: when
+    the windows of all its calendars are open, if it has any. `moments_ms`: one in the window of each part."""
 
-    __slots__ = ("described", "joins", "parts", "repeatable", "simple", "slots")
+    __slots__ = ("described", "joins", "parts", "repeatable", "simple", "slots", "window")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, moments_ms: Sequence[int]) -> None:
         mode, self.parts = request.mode, request.parts
         self.slots = [(part.level, part.limit.name) for part in self.parts if part.limit.is_concurrent]
         self.joins = not self.slots and (mode is TAKE or mode is PEEK)
         # Slots that were taken twice would be renewed twice, but given back once.
         self.repeatable = mode in (PEEK, LOWER, RENEW) or (mode is TAKE and not self.slots)
-        self.described = _described(request, len(self.slots))
+        windows = [
+            part.limit.calendar.window(at_ms) if part.limit.calendar else _NO_WINDOW
+            for part, at_ms in zip(self.parts, moments_ms)
+        ]
+        self.described = _described(request, len(self.slots), windows)
+        self.window = _common([window for window in windows if window is not _NO_WINDOW])
         self.simple = mode is TAKE and not request.max_wait_ms and len(self.parts) == 1
 
 
@@ -48,11 +62,11 @@ class _Entry:
 
     __slots__ = ("kind", "members", "number", "request")
 
-    def __init__(self, request: Request, kind: _Kind, number: int, member: int) -> None:
+    def __init__(self, request: Request, kind: _Kind, number: int, members: list[int]) -> None:
         self.request = request
         self.kind = kind
         self.number = number
-        self.members = [member]
+        self.members = members
 
 
 class RedisBatch:
@@ -62,25 +76,25 @@ class RedisBatch:
     request that passed is answered with what is left, and nothing else.
     """
 
-    __slots__ = ("_entries", "_simple", "_size", "arguments", "repeatable")
+    __slots__ = ("_simple", "arguments", "entries", "repeatable", "size")
 
     def __init__(
         self, entries: list[_Entry], size: int, arguments: Arguments, *, repeatable: bool, simple: bool
     ) -> None:
-        self._entries = entries
-        self._size = size
+        self.entries = entries
+        self.size = size
         self._simple = simple
         self.arguments = arguments
         self.repeatable = repeatable
 
     def answers(self, reply: list[int]) -> list[Answer]:
-        if self._simple and len(reply) == 2 * self._size:  # all have passed: what did not is told in more numbers
+        if self._simple and len(reply) == 2 * self.size:  # all have passed: what did not is told in more numbers
             return [Answer(True, 0, ((left, 0),)) for left in reply[1::2]]
-        return read_answers(self._entries, self._size, reply, _bucket, _slots)
+        return read_answers(self.entries, self.size, reply, _bucket, _slots)
 
     def changed(self, results: Sequence[Answer | HeadgateError]) -> bool:
         """Whether it has changed anything: looks, refusals and corrupt rows have not."""
-        for entry in self._entries:
+        for entry in self.entries:
             for member in entry.members:
                 result, mode = results[member], entry.request.mode
                 if isinstance(result, Answer) and mode is not PEEK and (mode is not TAKE or result.allowed):
@@ -105,21 +119,47 @@ class Encoder:
         self._listener = listener
         self._lone_head = _doubles(0, cold_milli, kept_ms, *_ONE_RUN)
         self._kinds: dict[_Place, _Kind] = {}
+        self._ahead_ms = 0  # by how much the server's clock is ahead of ours, as far as it has mattered
 
     def encode(self, requests: Sequence[Request], now_ms: int | None, slot: int = 0) -> RedisBatch:
         if len(requests) == 1:
-            _, kind = self._kind(requests[0])
+            _, kind = self._kind(requests[0], now_ms)
             head = self._lone_head if now_ms is None else self._head(now_ms, _ONE_RUN)
-            entries = [_Entry(requests[0], kind, 1, 0)]
+            entries = [_Entry(requests[0], kind, 1, [0])]
             arguments = self._arguments(entries, head, kind.described, bool(kind.slots), slot)
             return RedisBatch(entries, 1, arguments, repeatable=kind.repeatable, simple=kind.simple)
-        entries, kinds = self._merged(requests)
+        entries, kinds = self._merged(requests, now_ms)
+        return self._batch(entries, kinds, len(requests), now_ms, slot)
+
+    def again(
+        self, batch: RedisBatch, results: Sequence[Answer | HeadgateError | None], now_ms: int | None, slot: int = 0
+    ) -> RedisBatch | None:
+        """What has to be asked again, with the windows of the moments that the server has named."""
+        kinds: dict[tuple[int, Sequence[int]], tuple[int, _Kind]] = {}
+        entries: list[_Entry] = []
+        for entry in batch.entries:
+            told = results[entry.members[0]]
+            if isinstance(told, AnotherWindow):
+                if now_ms is None:
+                    self._ahead_ms = told.now_ms - _clock_ms()
+                place = entry.number, told.moments_ms
+                if place not in kinds:
+                    kinds[place] = len(kinds) + 1, _Kind(entry.request, told.moments_ms)
+                number, kind = kinds[place]
+                entries.append(_Entry(entry.request, kind, number, entry.members))
+        if not entries:
+            return None
+        return self._batch(entries, [kind for _, kind in kinds.values()], batch.size, now_ms, slot)
+
+    def _batch(
+        self, entries: list[_Entry], kinds: Collection[_Kind], size: int, now_ms: int | None, slot: int
+    ) -> RedisBatch:
         head = self._head(now_ms or 0, _runs(entries))
         described = [each for kind in kinds for each in kind.described]
         arguments = self._arguments(entries, head, described, any(kind.slots for kind in kinds), slot)
         repeatable = all(kind.repeatable for kind in kinds)
-        simple = len(entries) == len(requests) and all(kind.simple for kind in kinds)
-        return RedisBatch(entries, len(requests), arguments, repeatable=repeatable, simple=simple)
+        simple = len(entries) == size and all(kind.simple for kind in kinds)
+        return RedisBatch(entries, size, arguments, repeatable=repeatable, simple=simple)
 
     def _arguments(
         self, entries: list[_Entry], head: bytes, described: list[bytes | str], with_slots: bool, slot: int
@@ -144,7 +184,7 @@ class Encoder:
             rows += (*self._keys.slots(rows[level], name), self._keys.queue(rows[level], name))
         return rows
 
-    def _merged(self, requests: Sequence[Request]) -> tuple[list[_Entry], Collection[_Kind]]:
+    def _merged(self, requests: Sequence[Request], now_ms: int | None) -> tuple[list[_Entry], Collection[_Kind]]:
         numbers: dict[_Place, int] = {}
         kinds: dict[_Place, _Kind] = {}
         entries: list[_Entry] = []
@@ -158,7 +198,7 @@ class Encoder:
                 continue
             mode, keys, parts, max_wait_ms, _, _, _, place_ms = request
             if parts is not plain or mode is not TAKE or max_wait_ms or place_ms:
-                place, kind = self._kind(request)
+                place, kind = self._kind(request, now_ms)
                 kinds[place] = kind
                 number = numbers.setdefault(place, len(kinds))
                 plain = parts if mode is TAKE and not max_wait_ms and not place_ms else None
@@ -166,20 +206,23 @@ class Encoder:
             if last is not None and _may_join(request, number, last, latest):
                 last.members.append(member)
                 continue
-            last = entry = _Entry(request, kind, number, member)
+            last = entry = _Entry(request, kind, number, [member])
             entries.append(entry)
             for key in keys:
                 latest[key] = entry
         return entries, kinds.values()
 
-    def _kind(self, request: Request) -> tuple[_Place, _Kind]:
+    def _kind(self, request: Request, now_ms: int | None) -> tuple[_Place, _Kind]:
         mode, _, parts, max_wait_ms, block_ms, keep_milli, _, place_ms = request
         place = (id(parts), id(mode), max_wait_ms, block_ms, keep_milli, place_ms)
         kept = self._kinds.get(place)
-        if kept is None or kept.parts is not parts:
+        if kept is None or kept.parts is not parts or kept.window is not None:
+            at_ms = _clock_ms() + self._ahead_ms if now_ms is None else now_ms
+            if kept is not None and kept.parts is parts and _is_within(kept.window, at_ms):
+                return place, kept
             if len(self._kinds) >= _KEPT_KINDS:
                 self._kinds.clear()
-            kept = self._kinds[place] = _Kind(request)
+            kept = self._kinds[place] = _Kind(request, [at_ms] * len(parts))
         return place, kept
 
 
@@ -194,13 +237,13 @@ def _may_join(request: Request, number: int, entry: _Entry, latest: dict[str, _E
     )
 
 
-def _described(request: Request, slots: int) -> list[bytes | str]:
+def _described(request: Request, slots: int, windows: Sequence[QuotaWindow]) -> list[bytes | str]:
     """The numbers of a kind, and the names of its limits."""
     mode, keys, parts, max_wait_ms, block_ms, keep_milli, _, place_ms = request
     for_ms = place_ms if mode is TAKE else block_ms
     numbers = [_MODES[mode], max_wait_ms, for_ms, keep_milli, len(keys) + 3 * slots]
-    for level, limit, amount_milli, revision in parts:
-        numbers += [level, limit.capacity_milli, limit.refill_milli, limit.period_ms, amount_milli, revision]
+    for (level, limit, amount_milli, revision), window in zip(parts, windows):
+        numbers += [level, limit.capacity_milli, limit.refill_milli, _period(limit), amount_milli, revision, *window]
     return [_doubles(*numbers), *(part.limit.name for part in parts)]
 
 
@@ -217,6 +260,25 @@ def _runs(entries: list[_Entry]) -> list[int]:
     return runs
 
 
+def _period(limit: Limit) -> int:
+    """As the server knows it: it tells calendars apart by a number below 0."""
+    return limit.period_ms if limit.calendar is None else -1 - crc32(repr(limit.calendar).encode())
+
+
+def _common(windows: Sequence[QuotaWindow]) -> QuotaWindow | None:
+    if not windows:
+        return None
+    return QuotaWindow(max(window.starts_ms for window in windows), min(window.ends_ms for window in windows))
+
+
+def _is_within(window: QuotaWindow | None, at_ms: int) -> bool:
+    return window is not None and window.starts_ms <= at_ms < window.ends_ms
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def _doubles(*numbers: int) -> bytes:
     """Integers that are all exact as doubles."""
     return pack(f"<{len(numbers)}d", *numbers)
@@ -224,7 +286,17 @@ def _doubles(*numbers: int) -> bytes:
 
 def _bucket(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Bucket:
     tokens_milli, owed, *rest = state
-    return Bucket(stored_limit(limit, capacity_milli, refill_milli, period_ms), tokens_milli - owed * _BLOCK, *rest)
+    if refill_milli != AT_ONCE:
+        limit = stored_limit(limit, capacity_milli, refill_milli, period_ms)
+        return Bucket(limit, tokens_milli - owed * _BLOCK, *rest)
+    if (capacity_milli, period_ms) != (limit.capacity_milli, _period(limit)):
+        limit = _stored_quota(limit.name, capacity_milli, period_ms)
+    return Quota(limit, tokens_milli - owed * _BLOCK, *rest)
+
+
+def _stored_quota(name: str, capacity_milli: int, period: int) -> Limit:
+    """Without its calendar, if it has one."""
+    return Limit.from_stored(name, capacity_milli, AT_ONCE, max(period, 0))
 
 
 def _slots(limit: Limit, lease_id: str, capacity_milli: int, refill_milli: int, period_ms: int, *state: int) -> Slots:
@@ -237,7 +309,10 @@ def read_row(reply: list[Any]) -> list[State]:
     for at in range(0, len(reply), 1 + DESCRIBED):
         name, capacity_milli, refill_milli, period_ms, tokens, owed, *rest = reply[at : at + 1 + DESCRIBED]
         limit = Limit.from_stored(name.decode(), capacity_milli, refill_milli, period_ms)
-        if limit.is_concurrent:
+        if limit.is_quota:
+            limit = _stored_quota(limit.name, capacity_milli, period_ms)
+            states.append(Quota(limit, tokens - owed * _BLOCK, *rest))
+        elif limit.is_concurrent:
             settled_at_ms, _, blocked_until_ms, revision = rest
             states.append(Slots(limit, settled_at_ms, _holders(tokens), blocked_until_ms, revision))
         else:
