@@ -125,7 +125,7 @@ steps = st.lists(
 @given(quotas, quotas, moments, steps)
 def test_any_history_equals_the_model(limit: Limit, other: Limit, now_ms: int, steps: list[Any]) -> None:
     state, model, place = state_of(Part(0, limit, 0), now_ms), ModelLimiter(), ("e", "r", "x")
-    state.settle(now_ms)
+    model.look({place: ModelCharge(limit, Fraction(0))}, now_ms)  # both are born now
     revision = 0
     for pause, what, amount in steps:
         now_ms = max(0, now_ms + pause)
