@@ -15,6 +15,7 @@ from headgate.testing.conformance.changing_limits import ChangingLimitConformanc
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.hierarchy import HierarchyConformance
 from headgate.testing.conformance.leases import LeaseConformance
+from headgate.testing.conformance.quotas import QuotaConformance
 from headgate.testing.conformance.slot_queue import SlotQueueConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.conformance.waiting import WaitingConformance
@@ -145,6 +146,7 @@ class TestDynamoDBBlocking(
     Threads,
     DynamoDB,
     VectorConformance,
+    QuotaConformance,
     ChangingLimitConformance,
     LeaseConformance,
     ConcurrencyConformance,

@@ -50,10 +50,11 @@ class Column(NamedTuple):
 
 
 class LimitColumns(NamedTuple):
-    """The list of limits: their names in order, and an attribute for each number of each limit."""
+    """The list of limits: their names in order, and an attribute for each number of each limit. A quota has some."""
 
     tokens: Mapping[str, str]
     slots: Mapping[str, str]
+    quota: Mapping[str, str]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -63,9 +64,14 @@ class LimitColumns(NamedTuple):
         limits = value["limits"]
         values: dict[str, Any] = {"limit_names": ",".join(limit["name"] for limit in limits)}
         for limit in limits:
-            numbers = self.slots if "slots" in limit else self.tokens
+            numbers = self.slots if "slots" in limit else self.quota if "amount" in limit else self.tokens
             check_fields(limit, ("name", *numbers), record_key)
-            values |= {f"l_{limit['name']}_{suffix}": _decimal(limit[field]) for field, suffix in numbers.items()}
+            wanted = limit if numbers is self.quota else numbers
+            values |= {
+                f"l_{limit['name']}_{suffix}": _decimal(limit[field])
+                for field, suffix in numbers.items()
+                if field in wanted
+            }
         return values
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +79,12 @@ class LimitColumns(NamedTuple):
         return {"limits": [self._limit(name, values) for name in names]}
 
     def _limit(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        numbers = self.slots if f"l_{name}_{self.slots['slots']}" in values else self.tokens
-        return {"name": name, **{field: _plain(values[f"l_{name}_{suffix}"]) for field, suffix in numbers.items()}}
+        start = f"l_{name}_"
+        if f"{start}{self.quota['amount']}" in values:
+            numbers = {field: suffix for field, suffix in self.quota.items() if f"{start}{suffix}" in values}
+        else:
+            numbers = dict(self.slots if f"{start}{self.slots['slots']}" in values else self.tokens)
+        return {"name": name, **{field: _plain(values[f"{start}{suffix}"]) for field, suffix in numbers.items()}}
 
 
 class JsonColumn(NamedTuple):
@@ -94,13 +104,13 @@ class JsonColumn(NamedTuple):
 Columns: TypeAlias = "Sequence[Column | LimitColumns | JsonColumn]"
 
 
-def _decimal(number: float) -> int | Decimal:
+def _decimal(value: float | str) -> int | str | Decimal:
     """A float is stored as the decimal it is written as."""
-    return number if isinstance(number, int) else Decimal(str(number))
+    return Decimal(str(value)) if isinstance(value, float) else value
 
 
-def _plain(number: int | Decimal) -> int | float:
-    return number if isinstance(number, int) else float(number)
+def _plain(value: int | str | Decimal) -> int | str | float:
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def check_fields(value: Mapping[str, Any], known: Sequence[str], record_key: str) -> None:
@@ -196,6 +206,15 @@ SYSTEM_LIMITS = RecordKind(
         LimitColumns(
             tokens={"capacity": "cp", "refill_amount": "ra", "refill_period_seconds": "rp"},
             slots={"slots": "sl", "ttl_seconds": "tl"},
+            quota={
+                "amount": "am",
+                "per": "pr",
+                "tz": "tz",
+                "at": "at",
+                "on": "on",
+                "cron": "cr",
+                "seconds_from_first_use": "fu",
+            },
         ),
         Column("inherit", "inherit", default=None, absent=_LEFT_OUT),
         Column("on_unavailable", "on_unavailable", default=None, absent=_LEFT_OUT),
