@@ -123,7 +123,7 @@ class DynamoDB:
     histories = 5
     sequences = 5
     turns = 60
-    scenarios_every = 10
+    scenarios_every = quota_scenarios_every = 10
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
     # An event loop that closes cancels the tasks of the HTTP client too, and then what was sent is in doubt.
@@ -153,7 +153,7 @@ class TestDynamoDBBlocking(
 ):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
-    scenarios_every = 12
+    scenarios_every = quota_scenarios_every = 12
 
 
 def set_up(url: str) -> None:
