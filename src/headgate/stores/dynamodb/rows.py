@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 from ...core.bucket import Bucket
 from ...core.decide import Part
 from ...core.errors import CorruptState
-from ...core.limit import Limit
+from ...core.limit import AT_ONCE, Limit
 from ...core.quota import Quota
 from ...core.stored import LATEST_MS, LOWEST_MILLI, is_sound_bucket, is_sound_limit
 from ...core.units import shown
@@ -38,6 +38,7 @@ PREFIX = "b_"
 SUFFIXES = ("lm", "vt", "at", "rv", "tc", "sv", "sl")  # of all attributes of a limit
 USED = "u_"
 MOST_SHARDS = "most_shards"
+_QUOTA = "quota"  # in the place of the refill
 
 Held: TypeAlias = "tuple[int, int]"  # millislots, and their expiry
 
@@ -141,10 +142,11 @@ def written_limit(limit: Limit, blocked_until_ms: int = 0, ends_ms: int = 0) -> 
     """Conditions compare it: a writer that does not know of a changed limit, a penalty or a new window of a quota
     writes nothing.
     """
-    text = f"{limit.capacity_milli}/{limit.refill_milli}/{limit.period_ms}"
     if limit.is_quota:
-        resets = str(limit).partition("/")[2] if limit.calendar else ""
-        text = f"{text}/{ends_ms}/{resets}"
+        window = str(limit).partition("/")[2] if limit.calendar else limit.period_ms
+        text = f"{limit.capacity_milli}/{_QUOTA}/{ends_ms}/{window}"
+    else:
+        text = f"{limit.capacity_milli}/{limit.refill_milli}/{limit.period_ms}"
     return f"{text}!{blocked_until_ms}" if blocked_until_ms else text
 
 
@@ -218,12 +220,16 @@ class WrittenLimit(NamedTuple):
 @lru_cache(10_000)
 def read_limit(name: str, written: str) -> WrittenLimit:
     shape, _, blocked = written.partition("!")
-    capacity, refill, period, *window = shape.split("/", 4)
-    ends, resets = window or ("0", "")
-    calendar = Limit.parse(name, f"1/{resets}").calendar if resets else None
-    limit = Limit.from_stored(name, int(capacity), int(refill), int(period), calendar)
-    sound = is_sound_limit(limit.capacity_milli, limit.refill_milli, limit.period_ms)
-    if not sound or bool(window) is not limit.is_quota or (calendar is None) is not (limit.period_ms > 0):
+    capacity, refill, *window = shape.split("/", 3)
+    is_quota, ends, period, calendar = refill == _QUOTA, "0", window[-1], None
+    if is_quota:
+        refill, ends = f"{AT_ONCE}", window[0]
+        if not period.isdigit():
+            period, calendar = "0", Limit.parse(name, f"1/{period}").calendar
+    numbers = int(capacity), int(refill), int(period)
+    limit = Limit.from_stored(name, *numbers, calendar)
+    sound = is_sound_limit(*numbers) and len(window) == 1 + is_quota and (calendar is None) is (limit.period_ms > 0)
+    if not sound or limit.is_quota is not is_quota:
         raise ValueError(f"limit {name} is {written!r}")
     return WrittenLimit(limit, int(blocked or 0), int(ends))
 
