@@ -10,7 +10,19 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from dynamodb_helpers import START_MS, available, force, new_table, opened, place_of, request, split, take_all
+from dynamodb_helpers import (
+    START_MS,
+    USAGE_MS,
+    available,
+    force,
+    new_table,
+    opened,
+    place_of,
+    request,
+    split,
+    take_all,
+    used,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +32,10 @@ from headgate.core.limit import Limit
 from headgate.core.usage import HOUR_MS
 from headgate.stores.dynamodb import blocking, shards
 from headgate.stores.dynamodb.exchange import Failed, Send
-from headgate.stores.dynamodb.rows import read_limit, written_limit
+from headgate.stores.dynamodb.ledger import BucketLedger
+from headgate.stores.dynamodb.places import ItemPlace
+from headgate.stores.dynamodb.rows import Row, RowState, read_limit, written_limit
+from headgate.stores.dynamodb.unite import united
 from local_servers.dynamodb import Engine
 
 HOURLY = Limit.quota("q", 60, "hour")
@@ -212,6 +227,17 @@ def test_a_stale_view_of_a_window_that_is_full_again_takes_nothing_of_it(store: 
 
 
 @both_windows
+@pytest.mark.parametrize(("taken_milli", "passes"), [(0, True), (1, False)])
+def test_a_thousandth_too_much_is_refused_whatever_was_seen(
+    store: Any, other: Any, limit: Limit, taken_milli: int, passes: bool
+) -> None:
+    take(store, limit)
+    other.settle([Request(TAKE, ("n/e#r",), (Part(0, limit, taken_milli),))], START_MS)
+    assert take(store, limit, 59)[0] is passes
+    assert available(other, limit) == (0 if passes else 59_000 - taken_milli)
+
+
+@both_windows
 def test_a_penalty_or_another_limit_is_seen_by_all(store: Any, other: Any, limit: Limit) -> None:
     take(store, limit, 1)
     take(other, limit, 1)
@@ -334,9 +360,10 @@ def test_one_that_was_a_bucket_starts_anew_on_all_shards(store: Any) -> None:
     bucket = Limit.per_day("q", 60)
     take(store, bucket, 60)
     split(store)
-    assert take_all(store, HOURLY) == 60
-    assert take_all(store, bucket) == 60
-    assert take_all(store, HOURLY) == 60
+    for _ in range(3):
+        assert take_all(store, HOURLY) == 60
+        assert take(store, bucket)[0]
+    assert take_all(store, bucket) == 59
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -375,8 +402,12 @@ def test_quotas_that_take_turns_on_shards_keep_what_was_used(store: Any, steps: 
         assert left - len(shards_of(store)) < available(store, limit, now_ms) <= left
 
 
-def test_never_more_than_there_is_in_a_window_while_it_is_being_split(url: str) -> None:
-    limit, windows, workers = Limit.quota("q", 200, "hour"), 3, 3
+@pytest.mark.parametrize(
+    "limit", [Limit.quota("q", 200, "hour"), Limit.quota("q", 200, 600, from_first_use=True)], ids=["calendar", "use"]
+)
+def test_never_more_than_there_is_in_a_window_while_it_is_being_split(url: str, limit: Limit) -> None:
+    """One from first use is not split, however often."""
+    windows, workers = 3, 3
     taken: list[list[int]] = [[0] * windows for _ in range(workers)]
     errors: list[BaseException] = []
     together = threading.Barrier(workers)
@@ -425,6 +456,7 @@ def test_one_from_first_use_is_not_split(store: Any) -> None:
 def test_shards_are_united_for_one_from_first_use(store: Any, other: Any) -> None:
     """What was taken from the buckets stays taken, and what is below a thousandth of a token is not given away."""
     daily = Limit.per_day("rpd", 100)
+    store.usage_ms = USAGE_MS
     store.settle([request(daily, 1)], START_MS)
     for shard in (0, 0, 1):
         split(store, shard)
@@ -433,13 +465,46 @@ def test_shards_are_united_for_one_from_first_use(store: Any, other: Any) -> Non
     before = available(store, daily)
     assert available(other, FIRST_USE) == 60_000
     assert shards_of(store) == {0: 4, 1: 4, 2: 4, 3: 4}
+    other.usage_ms = USAGE_MS
     assert take(other, FIRST_USE, 40) == (True, 0)
     assert shards_of(store) == {0: 1}
+    assert {limit: milli for (_, _, limit, _), milli in used(store).items()} == {"rpd": 50_000, "q": 40_000}
     assert before <= available(store, daily) <= 50_000
     assert take(store, FIRST_USE, 21, START_MS + 1000) == (False, WINDOW_MS - 1000)
     assert take(store, FIRST_USE, 20, START_MS + 1000) == (True, 0)
     assert take_all(store, daily) == 50 - (before < 50_000)
     assert not store.sweep("n", START_MS).buckets
+
+
+def test_a_part_of_the_smallest_unit_is_lost_when_shards_are_united() -> None:
+    daily = Limit.per_day("rpd", 100)
+    full = START_MS * daily.refill_milli
+    rows = [Row({"rpd": RowState(daily, full + v, START_MS, 0, written_limit(daily), 0, 0)}, 2, 0, 1) for v in (3, -5)]
+    ledgers = [BucketLedger(ItemPlace("n", "e", "r", shard), row, START_MS) for shard, row in enumerate(rows)]
+    assert united(ledgers).states["rpd"].v == full + 2
+    assert united(ledgers[:1]).states["rpd"].v == full + 2 + daily.capacity_milli * daily.period_ms // 2
+
+
+def test_what_others_take_while_shards_are_united_is_taken(
+    store: Any, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daily = Limit.per_day("rpd", 100)
+    store.settle([request(daily, 50)], START_MS)
+    split(store)
+    assert available(other, daily) == 50_000
+    really, meddled = blocking._Talk._send, []
+
+    def send_late(self: Any, client: Any, send: Send) -> Any:
+        if send.operation == "TransactWriteItems" and not meddled:
+            meddled.append(send)
+            assert other.settle([request(daily, 20)], START_MS)[0].allowed
+        return really(self, client, send)
+
+    monkeypatch.setattr(blocking._Talk, "_send", send_late)
+    assert take(store, FIRST_USE) == (True, 0)
+    assert meddled
+    assert shards_of(store) == {0: 1}
+    assert available(store, daily) == 30_000
 
 
 def test_a_calendar_quota_on_shards_that_is_from_first_use_now_keeps_what_was_used(store: Any) -> None:

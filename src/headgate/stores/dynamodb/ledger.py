@@ -257,12 +257,13 @@ class BucketLedger(Ledger):
             self._insisted.add(limit.name)
             return
         total = self._sums.setdefault(limit.name, _Sum())
-        total.v += part.amount_milli * units(limit)
+        unit = units(limit)
+        total.v += part.amount_milli * unit
         total.consumed_milli += part.amount_milli // self.shards
         total.lowest = min(total.lowest, total.v)
         if request.mode is TAKE:
-            most = limit.capacity_milli * units(limit) - total.v
-            if not limit.is_quota:
+            most = limit.capacity_milli * unit - total.v
+            if request.max_wait_ms and not limit.is_quota:
                 most += request.max_wait_ms * limit.refill_milli
             total.high = most if total.high is None else min(total.high, most)
 

@@ -93,24 +93,14 @@ class Job:
         """Whether one shard of a bucket is not enough to decide it."""
         if self.wide:
             return True
-        if all(ledger.shards == 1 for ledger in self.ledgers):
+        if self.levels or all(ledger.shards == 1 for ledger in self.ledgers):
             return False
-        if self.levels:
-            return self.request.mode is not TAKE and self.needs_one_item
         parts = self.request.parts
         return (
             self.request.mode in (PEEK, PENALIZE, LOWER)
-            or self.needs_one_item
             or any(abs(part.amount_milli) * self.of(part).shards > part.limit.capacity_milli for part in parts)
-            or any(_changes_quota(part, ledger) for part in parts if (ledger := self.of(part)).shards > 1)
+            or any(_is_of_all(part, ledger) for part in parts if (ledger := self.of(part)).shards > 1)
         )
-
-    @property
-    def needs_one_item(self) -> bool:
-        """Whether it has a quota whose window begins with its first use: there is one window, and not one for each
-        shard.
-        """
-        return any(begins_with_use(part.limit) and self.of(part).shards > 1 for part in self.request.parts)
 
     def of(self, part: Part) -> Ledger:
         """The item of a part."""
@@ -270,10 +260,12 @@ class Round:
         return ledger.sure and not ledger.differs(parts)
 
 
-def _changes_quota(part: Part, ledger: Ledger) -> bool:
-    """Whether a quota is replaced by another limit, or replaces one. It is on all shards at once, or those that come
-    later would be full again at an edge that the quota no longer has.
+def _is_of_all(part: Part, ledger: Ledger) -> bool:
+    """Whether a quota begins with its first use, is replaced by another limit, or replaces one. That is on all shards
+    at once, or those that come later would be full again at an edge that the quota does not have.
     """
+    if begins_with_use(part.limit):
+        return True
     stored = ledger.row and ledger.row.states.get(part.limit.name)
     if stored is None or not (stored.limit.is_quota or part.limit.is_quota):
         return False
@@ -286,8 +278,6 @@ def _decide(job: Job) -> None:
     job.applied = job.decided = False
     if mode is TAKE and len(left) > 1 and any(ledger.row is None for ledger in left):
         job.slow = not job.raced
-    if job.levels and job.needs_one_item:
-        return  # what is written is given back, and then it is decided on all shards
     if _is_unsure(job, left):
         for ledger in left:
             ledger.must_look = ledger.held = True

@@ -41,6 +41,7 @@ MOST_SHARDS = "most_shards"
 _QUOTA = "quota"  # in the place of the refill
 
 Held: TypeAlias = "tuple[int, int]"  # millislots, and their expiry
+_NOBODY: Mapping[str, Held] = MappingProxyType({})
 
 
 class RowState(NamedTuple):
@@ -58,7 +59,7 @@ class RowState(NamedTuple):
     written: str
     blocked_until_ms: int
     consumed_milli: int
-    holders: Mapping[str, Held] = MappingProxyType({})
+    holders: Mapping[str, Held] = _NOBODY
     ends_ms: int = 0
 
 
@@ -79,11 +80,12 @@ class Row(NamedTuple):
     def bucket(self, part: Part, now_ms: int) -> Bucket:
         """The bucket or quota of a part, settled at this time. One that has changed its kind starts anew."""
         limit = part.limit
-        if self.has(limit):
-            return bucket_of(self.states[limit.name], now_ms)
+        state = self.states.get(limit.name)
+        if state is not None and state.limit.is_quota is limit.is_quota:
+            return bucket_of(state, now_ms)
         anew = (Quota if limit.is_quota else Bucket).full(limit, now_ms, part.revision)
         anew.settle(now_ms)
-        anew.changed = limit.name in self.states
+        anew.changed = state is not None
         return anew
 
     def has(self, limit: Limit) -> bool:
@@ -125,7 +127,7 @@ def virtual_time(bucket: Bucket) -> int:
 
 def units(limit: Limit) -> int:
     """Of V, for a millitoken."""
-    return 1 if limit.is_quota else limit.period_ms
+    return limit.period_ms if limit.refill_milli > 0 else 1
 
 
 def begins_with_use(limit: Limit) -> bool:
@@ -203,9 +205,10 @@ def _read_row(item: Item) -> Row:
             name = attribute[len(PREFIX) : -len("_lm")]
             limit, blocked_until_ms, ends_ms = read_limit(name, value["S"])
             v = number({"vt": item[f"{PREFIX}{name}_vt"]}, "vt")  # must exist
-            at_ms, revision, consumed_milli = (number(item, f"{PREFIX}{name}_{last}") for last in ("at", "rv", "tc"))
+            at_ms, revision = number(item, f"{PREFIX}{name}_at"), number(item, f"{PREFIX}{name}_rv")
+            consumed = number(item, f"{PREFIX}{name}_tc")
             states[name] = _sound(
-                RowState(limit, v, at_ms, revision, value["S"], blocked_until_ms, consumed_milli, ends_ms=ends_ms)
+                RowState(limit, v, at_ms, revision, value["S"], blocked_until_ms, consumed, _NOBODY, ends_ms)
             )
     count, ttl, writes, most_shards = (number(item, name) for name in ("shard_count", "ttl", "wcu", MOST_SHARDS))
     return Row(states, count, ttl, writes, read_used(item), most_shards)
