@@ -7,7 +7,7 @@ import asyncio
 import limits.aio.strategies as aio_strategies
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
 
-from . import ours, peers
+from . import bare, ours, peers
 from .measure import Contender
 
 # Kept hits make each further one slower, so there are as many as a real limit might have.
@@ -15,6 +15,10 @@ KEPT = 1_000
 KEEPS = f"all {KEPT:,} hits kept"
 KEPT_IN_SQLITE = 500  # with the file lock, about one checkpoint
 KEEPS_IN_SQLITE = f"all {KEPT_IN_SQLITE} hits kept"
+BARE = "sqlite3"  # how the rows begin that are no limiter
+TRANSACTION = f"{BARE} transaction"
+HAND_OVER = "16 threads answered by another one"
+LEAST = "the least a limiter could do"
 # The write-ahead log is brought into the file every 8,192 pages. A turn has to bear its share of that.
 COMMITS = 20_000
 
@@ -54,6 +58,7 @@ def sqlite() -> list[Contender]:
         Contender("headgate try_acquire", ours.one_caller(ours.sqlite), COMMITS, "many processes"),
         Contender("pyrate SQLite, file lock", locked, KEPT_IN_SQLITE, f"many processes; {KEEPS_IN_SQLITE}"),
         Contender("pyrate SQLite, no lock", unlocked, KEPT_IN_SQLITE, f"one process; {KEEPS_IN_SQLITE}"),
+        Contender(TRANSACTION, bare.transaction, COMMITS, LEAST),
     ]
 
 
@@ -64,4 +69,8 @@ def concurrent(loop: asyncio.AbstractEventLoop) -> list[Contender]:
         Contender("headgate 16 threads, one key", ours.many_threads(ours.sqlite, 16, one_key=True), 2 * COMMITS),
         Contender("headgate 64 tasks, a key each", ours.many_tasks(ours.sqlite, 64)(loop), 8 * COMMITS),
         Contender("pyrate 16 threads, one key", peers.pyrate_sqlite_threads, KEPT_IN_SQLITE, KEEPS_IN_SQLITE),
+        Contender(
+            f"{TRANSACTION}s of 16 threads", bare.transactions_of_threads(16), 2 * COMMITS, "one after the other"
+        ),
+        Contender(HAND_OVER, bare.hand_over(16), 2 * COMMITS, "no file: what it takes to be woken"),
     ]

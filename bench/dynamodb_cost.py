@@ -50,7 +50,7 @@ def on_dynamodb(engine: Engine, loop: peers.Loop, say: Callable[[str], None]) ->
     scenes = [*ENTITIES, REFUSALS]
     costs = []
     for name, open_at, _ in LIMITERS:
-        with Meter(engine.endpoint_url) as meter, _every_client_asks(), open_at(meter, loop) as take:
+        with Meter(engine.endpoint_url) as meter, every_client_asks(), open_at(meter, loop) as take:
             for scene in scenes:
                 say(f"{scene}: what it costs")
                 hits = _refused(meter, loop, take) if scene == REFUSALS else _admitted(meter, loop, take, scene)
@@ -136,7 +136,7 @@ def _units(reply: dict[str, Any]) -> float:
 
 
 @contextmanager
-def _every_client_asks() -> Iterator[None]:
+def every_client_asks() -> Iterator[None]:
     """Every client that is made meanwhile asks for the units of what it does."""
 
     def ask(params: dict[str, Any], **_: Any) -> None:

@@ -14,12 +14,13 @@ from headgate import Limit, SyncRateLimiter
 from headgate.core.decide import Mode, Part, Request
 from headgate.core.names import bucket_key
 
-from . import ours
+from . import bare, ours
 from .contenders import COMMITS
 from .measure import Contender, Turn, calls, calls_with, quiet
 
 LIMITS_PER_ACQUIRE = (1, 4, 16)
 BATCH = 20_000
+BARE = "bare dictionary"
 
 
 def lasting_limit() -> Limit:
@@ -28,10 +29,16 @@ def lasting_limit() -> Limit:
 
 
 def entities(url: ours.URL, counts: Sequence[int]) -> list[Contender]:
-    return [
+    group = [
         Contender(f"{count:,} entities" if count > 1 else "1 entity", _entities(url, count), _hits(url))
         for count in counts
     ]
+    if url is ours.memory:  # before the last one, which the first is compared with
+        group[-1:-1] = [
+            Contender(f"{BARE}, {count:,} key{'s' * (count > 1)}", bare.dictionary(count), 0, "an object each")
+            for count in (counts[0], counts[-1])
+        ]
+    return group
 
 
 def _hits(url: ours.URL) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .http_apps import APPS, NOTES, PATH
-from .http_load import connections, get
+from .http_load import HttpConnection, get, load
 from .http_scenes import CONNECTIONS
 from .measure import Contender, Opener, Turn, coroutines
 
@@ -68,10 +68,10 @@ def _served(loop: asyncio.AbstractEventLoop, name: str, redis_url: str) -> Opene
     @contextmanager
     def opened(folder: Path) -> Iterator[Turn]:
         with process([sys.executable, "-m", "bench.http_serve", name, redis_url]) as port:
-            turn, clients = connections(loop, port, get(PATH), CONNECTIONS)
-            yield turn
+            clients = [HttpConnection(port, get(PATH)) for _ in range(CONNECTIONS)]
+            yield load(clients)
             for client in clients:
-                client.close()
+                client.socket.close()
 
     return opened
 

@@ -1,66 +1,119 @@
-"""A load of HTTP requests: so many connections, each sending its next request when the last one is answered."""
+"""A load of requests: so many connections, each sending its next request when the last one is answered.
+
+There is as little as can be between two requests, and no event loop: the machine should be busy with the server.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import select
+import socket
 import time
+from collections.abc import Sequence
+from typing import Protocol
 
-from .measure import Turn, quiet, to_the_end
+from .measure import Turn, quiet
 
 
-class _Client(asyncio.Protocol):
-    """As little as there can be between two requests: it looks for the end of an answer, and whether it was a 200."""
+class Connection(Protocol):
+    socket: socket.socket
 
-    def __init__(self, request: bytes) -> None:
+    def request(self) -> bytes: ...
+
+    def answered(self, data: bytes) -> bool:
+        """Whether the answer is complete with this. An error if it is not the one expected."""
+
+
+class HttpConnection:
+    def __init__(self, port: int, request: bytes) -> None:
+        self.socket = _connected(port)
         self._request = request
-        self._buffer = bytearray()
-        self._left = 0
-        self._done: asyncio.Future[None] | None = None
-        self._transport: asyncio.Transport | None = None
+        self._before = b""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    def request(self) -> bytes:
+        return self._request
 
-    def send(self, requests: int) -> asyncio.Future[None]:
-        assert self._transport is not None
-        if self._transport.is_closing():
-            raise ConnectionError("the server has closed the connection")
-        self._left = requests
-        self._done = asyncio.get_running_loop().create_future()
-        self._transport.write(self._request)
-        return self._done
-
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        head = buffer.find(b"\r\n\r\n")
+    def answered(self, data: bytes) -> bool:
+        data = self._before + data
+        head = data.find(b"\r\n\r\n")
         if head < 0:
-            return
-        lower = bytes(buffer[:head]).lower()
-        at = lower.find(b"content-length:")
-        length = int(lower[at + 15 : lower.find(b"\r\n", at) if b"\r\n" in lower[at:] else head])
-        if len(buffer) < head + 4 + length:
-            return
-        assert self._transport is not None
-        assert self._done is not None
-        if not lower.startswith(b"http/1.1 200"):
-            self._done.set_exception(RuntimeError(f"answered {bytes(buffer[:200])!r}"))
-            return
-        buffer.clear()
-        self._left -= 1
-        if self._left:
-            self._transport.write(self._request)
-        else:
-            self._done.set_result(None)
+            self._before = data
+            return False
+        lower = data[:head].lower()
+        at = lower.find(b"content-length:") + 15
+        end = lower.find(b"\r\n", at)
+        if len(data) < head + 4 + int(lower[at : end if end > 0 else head]):
+            self._before = data
+            return False
+        if not data.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"answered {data[:200]!r}")
+        self._before = b""
+        return True
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(error or ConnectionError("the server has closed the connection"))
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+class GrpcConnection:
+    """HTTP/2, as far as one call after the other needs it. A Python client of gRPC would be slower than the server."""
+
+    _DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 4, 6, 7, 8
+    _ACK = _END_STREAM = 1
+    _END_HEADERS = 4
+
+    def __init__(self, port: int, path: str, message: bytes, starts: bytes) -> None:
+        """`starts`: the first bytes of the message in the answer."""
+        self.socket = _connected(port)
+        fields = {
+            ":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost", "te": "trailers",
+            "content-type": "application/grpc",
+        }  # fmt: skip
+        self._head = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+        self._message = b"\0" + len(message).to_bytes(4, "big") + message
+        self._starts = starts
+        self._stream = -1
+        self._before = b""
+        more = (2**31 - 1 - 65_535).to_bytes(4, "big")
+        self.socket.sendall(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(self._SETTINGS, 0, 0) + _frame(self._WINDOW, 0, 0, more)
+        )
+
+    def request(self) -> bytes:
+        self._stream += 2
+        head = _frame(self._HEADERS, self._END_HEADERS, self._stream, self._head)
+        return head + _frame(self._DATA, self._END_STREAM, self._stream, self._message)
+
+    def answered(self, data: bytes) -> bool:
+        data = self._before + data
+        at, done = 0, False
+        while len(data) >= at + 9:
+            end = at + 9 + int.from_bytes(data[at : at + 3], "big")
+            if len(data) < end:
+                break
+            kind, flags = data[at + 3], data[at + 4]
+            if kind == self._DATA:
+                if data[at + 14 : at + 14 + len(self._starts)] != self._starts:
+                    raise RuntimeError(f"answered {data[at + 14 : end]!r}")
+            elif kind == self._HEADERS:
+                done = done or bool(flags & self._END_STREAM)
+            elif kind in (self._SETTINGS, self._PING) and not flags & self._ACK:
+                self.socket.sendall(_frame(kind, self._ACK, 0, data[at + 9 : end] if kind == self._PING else b""))
+            elif kind == self._GOAWAY:
+                raise ConnectionError(f"the server ends the connection: {data[at + 9 : end]!r}")
+            at = end
+        self._before = data[at:]
+        return done
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def _text(text: str) -> bytes:
+    """In HPACK, neither compressed nor to be remembered: each request is the same."""
+    return bytes([len(text)]) + text.encode()
+
+
+def _connected(port: int) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), 30)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
 
 
 def get(path: str) -> bytes:
@@ -74,21 +127,37 @@ def post(path: str, body: bytes) -> bytes:
     return head.encode() + b"\r\n" + body
 
 
-def connections(loop: asyncio.AbstractEventLoop, port: int, request: bytes, count: int) -> tuple[Turn, list[_Client]]:
-    async def connect() -> list[_Client]:
-        made = [loop.create_connection(lambda: _Client(request), "127.0.0.1", port) for _ in range(count)]
-        return [client for _, client in await asyncio.gather(*made)]
+def load(connections: Sequence[Connection]) -> Turn:
+    by_number = {one.socket.fileno(): one for one in connections}
 
-    clients = loop.run_until_complete(connect())
-
-    async def timed(hits: int) -> float:
-        each = -(-hits // len(clients))
+    def timed(hits: int) -> float:
+        each = -(-hits // len(connections))
+        left = dict.fromkeys(by_number, each)
+        epoll = select.epoll()
+        for number in by_number:
+            epoll.register(number, select.EPOLLIN)
         start = time.perf_counter()
-        await asyncio.gather(*[client.send(each) for client in clients])
-        return (time.perf_counter() - start) * hits / (each * len(clients))
+        for one in connections:
+            one.socket.sendall(one.request())
+        open_ones = len(connections)
+        while open_ones:
+            for number, _ in epoll.poll(30):
+                one = by_number[number]
+                data = one.socket.recv(65_536)
+                if not data:
+                    raise ConnectionError("the server has closed the connection")
+                if one.answered(data):
+                    left[number] -= 1
+                    if left[number]:
+                        one.socket.sendall(one.request())
+                    else:
+                        open_ones -= 1
+        seconds = time.perf_counter() - start
+        epoll.close()
+        return seconds * hits / (each * len(connections))
 
     def turn(hits: int) -> float:
         with quiet():
-            return to_the_end(loop, timed(hits))
+            return timed(hits)
 
-    return turn, clients
+    return turn

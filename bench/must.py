@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 from . import dynamodb_scenes as dynamodb
 from . import http_scenes as http
 from . import operating
+from . import prefetch_scenes as prefetch
+from .growth import BARE as BARE_DICTIONARY
 from .postgres_scenes import LEAST_ROW
-from .redis_contenders import BARE
+from .redis_contenders import BARE, SHARED, SHARED_CALLS
 from .run import Result
 
-OURS, EVALSHA = "headgate try_acquire", f"{BARE} EVALSHA"
+OURS, WITH_ACQUIRE, EVALSHA = "headgate try_acquire", "headgate with acquire", f"{BARE} EVALSHA"
 REDIS_CROWDS = (
-    ("redis, 64 tasks, a key each", 5, 10),
-    ("redis, 64 tasks, one key", 8, 20),
+    ("redis, 64 tasks, a key each", 8, 10),
+    ("redis, 64 tasks, one key", 8, 10),
     ("redis, 16 threads, a key each", 2, 0),
     ("redis, 16 threads, one key", 2, 0),
 )
@@ -42,7 +44,7 @@ class Goal(NamedTuple):
 
 
 def fastest_peer(times: dict[str, float]) -> tuple[str, float]:
-    return _fastest_but(times, BARE)
+    return _fastest_but(times, BARE, SHARED)
 
 
 def goals(result: Result) -> Iterator[Goal]:
@@ -51,25 +53,31 @@ def goals(result: Result) -> Iterator[Goal]:
         ours = times["memory"][OURS]
         name, best = fastest_peer(times["memory"])
         yield Goal(f"memory: faster than the fastest peer, {name}", best / ours, 1, False)
+        ratio = times["memory"][WITH_ACQUIRE] / ours
+        yield Goal("memory: time of `with acquire` against try_acquire", ratio, 1.4, True)
     if "sqlite" in times:
-        ours, locked, unlocked = times["sqlite"].values()
+        ours, locked, unlocked, bare = times["sqlite"].values()
         yield Goal("sqlite: against pyrate's SQLite bucket as its README makes it", unlocked / ours, 20, False)
-        yield Goal("sqlite: against the same with its file lock, for many processes", locked / ours, 20, False)
+        text = "sqlite: against the same with its file lock, for many processes"
+        yield Goal(f"{text} (a bare transaction: {locked / bare:.1f}x)", locked / ours, 20, False)
+        yield Goal("sqlite: time against a bare transaction", ours / bare, 1.75, True)
     if "threads" in times:
-        one, each, shared, *_ = times["threads"].values()
-        yield Goal("sqlite: 16 threads, a key each, against one thread", one / each, 2, False)
-        yield Goal("sqlite: 16 threads, one key, against one thread", one / shared, 2, False)
+        one, each, shared, *_, hand_over = times["threads"].values()
+        bound = f"(waking them, without a store: {one / hand_over:.1f}x)"
+        yield Goal(f"sqlite: 16 threads, a key each, against one thread {bound}", one / each, 2, False)
+        yield Goal(f"sqlite: 16 threads, one key, against one thread {bound}", one / shared, 2, False)
     if "redis, one task" in times:
         yield from _on_redis(times, {row["name"]: row["bytes_each"] for row in result["sizes"]["redis"]})
     if "postgres, one task" in times:
         yield from _on_postgres(times)
     if dynamodb.LONE in times:
         yield from _on_dynamodb(times, result["costs"]["dynamodb"])
+    if prefetch.HOT in times:
+        yield from _with_prefetch(times, result["costs"]["prefetch"])
     if http.ADDED in times:
         yield from _over_http(times)
     if http.SERVICE in times:
-        single, batched = (times[http.SERVICE][name] for name in (http.SINGLE, http.BATCHED))
-        yield Goal("service: decisions a second in batches against one by one", single / batched, 10, False)
+        yield from _of_service(times[http.SERVICE], times[http.WORKERS], result["machine"]["cpus"])
     for table in (name for name in times if name.startswith("apply, ")):
         seconds = next(iter(times[table].values())) / 1e6
         yield Goal(f"{table}: 10,000 new entities", seconds, 10, True, unit=" s")
@@ -84,7 +92,12 @@ def goals(result: Result) -> Iterator[Goal]:
         for kind, wanted in (("entities", 1.5), ("limits", 6)):
             rows = result["times"].get(f"{kind}, {store}")
             if rows:
-                yield Goal(f"{store}: {rows[-1]['name']} against 1", rows[-1]["ratio"], wanted, True)
+                bound = ""
+                if bare := [row["best_us"] for row in rows if row["name"].startswith(BARE_DICTIONARY)]:
+                    added = (rows[-1]["best_us"] - rows[0]["best_us"]) / (bare[1] - bare[0])
+                    yield Goal("memory: what many entities add to a decision, against a dictionary", added, 4, True)
+                    bound = f" (a dictionary: {bare[1] / bare[0]:.1f}x)"
+                yield Goal(f"{store}: {rows[-1]['name']} against 1{bound}", rows[-1]["ratio"], wanted, True)
 
 
 def _on_postgres(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
@@ -96,8 +109,21 @@ def _on_postgres(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
         yield Goal(f"{table}: time against a function that reads and writes a row", ratio, 1.2, True)
 
 
-def _fastest_but(times: dict[str, float], bare: str) -> tuple[str, float]:
-    peers = {name: best for name, best in times.items() if not name.startswith(("headgate", bare))}
+def _with_prefetch(times: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> Iterator[Goal]:
+    costs = {row["scene"]: row for row in rows if row["name"] == prefetch.WITH}
+    hot, processes = times[prefetch.HOT], times[prefetch.PROCESSES]
+    name, best = fastest_peer(hot)
+    yield Goal(f"{prefetch.HOT}: against the fastest peer, {name}", best / hot[prefetch.WITH], 20, False)
+    for scene in (prefetch.PACED_REDIS, prefetch.PACED_DYNAMODB):
+        yield Goal(f"{scene}: calls of an acquire", costs[scene]["requests"], 1 / 25, True, unit="")
+    units = costs[prefetch.PACED_DYNAMODB]["write_units"]
+    yield Goal(f"{prefetch.PACED_DYNAMODB}: write units of an acquire", units, 0.05, True, unit="")
+    ratio = processes[prefetch.WITHOUT] / processes[prefetch.WITH]
+    yield Goal(f"{prefetch.PROCESSES}: against the same without prefetch", ratio, 5, False)
+
+
+def _fastest_but(times: dict[str, float], *bare: str) -> tuple[str, float]:
+    peers = {name: best for name, best in times.items() if not name.startswith(("headgate", *bare))}
     name = min(peers, key=peers.__getitem__)
     return name, peers[name]
 
@@ -106,6 +132,9 @@ def _on_redis(times: dict[str, dict[str, float]], sizes: dict[str, float]) -> It
     for table, wanted, aim in REDIS_CROWDS:
         name, best = fastest_peer(times[table])
         yield Goal(f"{table}: against the fastest peer, {name}", best / times[table][OURS], wanted, False, aim)
+        if SHARED_CALLS in times[table]:
+            ratio = times[table][OURS] / times[table][SHARED_CALLS]
+            yield Goal(f"{table}: time against shared calls that decide nothing", ratio, 3.5, True)
     for table in ("redis, one task", "redis, one thread"):
         ours = times[table][OURS]
         name, best = fastest_peer(times[table])
@@ -126,6 +155,20 @@ def _over_http(times: dict[str, dict[str, float]]) -> Iterator[Goal]:
         name = min(peers, key=times[http.SERVED].__getitem__)
         ratio = times[http.SERVED][name] / times[http.SERVED][http.OURS]
         yield Goal(f"{http.SERVED}: requests a second against {name}", ratio, 1.5, False)
+
+
+def _of_service(one: dict[str, float], workers: dict[str, float], cpus: int) -> Iterator[Goal]:
+    for way, constant, ours in (("HTTP", http.CONSTANT_HTTP, http.SINGLE), ("gRPC", http.CONSTANT_GRPC, http.GRPC)):
+        share = 100 * one[constant] / one[ours]
+        yield Goal(
+            f"service: requests a second over {way}, of the same server's with a constant", share, 70, False, unit=" %"
+        )
+    # Against a fixed cost: a single request that gets faster must not make batches look slower.
+    share = one[http.BATCHED] / one[http.CONSTANT_HTTP]
+    yield Goal(f"service: a decision in batches of {http.BATCH}, against a request with a constant", share, 0.25, True)
+    if cpus >= http.WORKERS_CPUS:  # with fewer, the load and the store take the place of the second worker
+        ratio = workers[http.ONE_WORKER] / workers[http.TWO_WORKERS]
+        yield Goal("service: decisions a second of two workers against one", ratio, 1.6, False)
 
 
 def _on_dynamodb(times: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> Iterator[Goal]:

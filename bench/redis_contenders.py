@@ -17,7 +17,8 @@ from .peers import KEY
 
 Tables = dict[str, list[Contender]]
 
-BARE = "redis-py"  # how the rows begin that are no limiter
+BARE, SHARED = "redis-py", "bare"  # how the rows begin that are no limiter
+SHARED_CALLS = f"{SHARED} shared calls, GET and PSETEX"
 TASKS, THREADS = 64, 16
 
 LOG = "all hits kept"
@@ -65,6 +66,10 @@ BARE_ASYNC = (
     (f"{BARE} EVALSHA, GET and SET", peers.aio_evalsha(peers.GET_AND_SET), LEAST),
     (f"{BARE} PING", peers.aio_ping, ROAD),
 )
+BARE_CROWD = (
+    (SHARED_CALLS, peers.aio_shared_calls(TASKS), "half of the tasks in each, two under way; decides nothing"),
+    (f"{SHARED} futures, no server", peers.aio_futures(TASKS), ROAD),
+)
 
 
 def lone(url: str, loop: peers.Loop) -> Tables:
@@ -76,8 +81,8 @@ def lone(url: str, loop: peers.Loop) -> Tables:
 
 def crowds(url: str, loop: peers.Loop) -> Tables:
     return {
-        "redis, 64 tasks, a key each": _in_tasks(url, loop, _keys(TASKS), ASYNC),
-        "redis, 64 tasks, one key": _in_tasks(url, loop, [KEY] * TASKS, ASYNC),
+        "redis, 64 tasks, a key each": _in_tasks(url, loop, _keys(TASKS), (ASYNC[0], *BARE_CROWD, *ASYNC[1:])),
+        "redis, 64 tasks, one key": _in_tasks(url, loop, [KEY] * TASKS, (ASYNC[0], *BARE_CROWD, *ASYNC[1:])),
         "redis, 16 threads, a key each": _in_threads(url, _keys(THREADS), BLOCKING),
         "redis, 16 threads, one key": _in_threads(url, [KEY] * THREADS, BLOCKING),
     }

@@ -33,6 +33,8 @@ from pyrate_limiter import (
     TokenBucket,
 )
 
+from headgate.stores.redis.pipelined import PipelinedConnection
+
 from .measure import AsyncHit, Hit
 from .peers import PLENTY, Strategy
 
@@ -44,6 +46,12 @@ AsyncOpen = Callable[[str, Loop], AbstractContextManager[AsyncHitOf]]
 
 NOTHING = "return 1"
 GET_AND_SET = "redis.call('SET', KEYS[1], (redis.call('GET', KEYS[1]) or 0) + ARGV[1]) return 1"
+GET_AND_SET_EACH = """
+local found = redis.call('MGET', unpack(KEYS))
+for n = 1, #KEYS do redis.call('PSETEX', KEYS[n], 3600000, found[n] or ARGV[1]) found[n] = n end
+return found
+"""
+ROW = "x" * 48  # as long as a row of headgate's with one limit
 
 
 @contextmanager
@@ -89,6 +97,68 @@ def aio_evalsha(script: str) -> AsyncOpen:
         with aio_client(url, loop) as bare:
             sha = loop.run_until_complete(bare.script_load(script))
             yield lambda key: lambda: bare.evalsha(sha, 1, key, 1)
+
+    return opened
+
+
+class _Flights:
+    """The least that tasks who share calls could do: a future each, half of them in a call, two calls under way."""
+
+    def __init__(self, loop: Loop, callers: int, send: Callable[[list[str], Callable[[Any], None]], object]) -> None:
+        self._loop, self._half, self._send = loop, callers // 2, send
+        self._keys: list[str] = []
+        self._futures: list[asyncio.Future[bool]] = []
+
+    def ask(self, key: str) -> asyncio.Future[bool]:
+        future: asyncio.Future[bool] = asyncio.Future(loop=self._loop)
+        self._keys.append(key)
+        self._futures.append(future)
+        if len(self._futures) == self._half:
+            keys, self._keys, futures, self._futures = self._keys, [], self._futures, []
+
+            def landed(reply: Any) -> None:
+                for each in futures:
+                    each.set_result(type(reply) is list)
+
+            self._send(keys, landed)
+        return future
+
+    def hit_of(self, key: str) -> AsyncHit:
+        async def hit() -> bool:
+            return await self.ask(key)
+
+        return hit
+
+
+def aio_futures(callers: int) -> AsyncOpen:
+    @contextmanager
+    def opened(_: str, loop: Loop) -> Iterator[AsyncHitOf]:
+        yield _Flights(loop, callers, lambda keys, landed: loop.call_soon(landed, keys)).hit_of
+
+    return opened
+
+
+def aio_shared_calls(callers: int) -> AsyncOpen:
+    @contextmanager
+    def opened(url: str, loop: Loop) -> Iterator[AsyncHitOf]:
+        with client(url) as server:
+            sha = server.script_load(GET_AND_SET_EACH)
+
+        async def connected() -> PipelinedConnection:
+            plain: Any = redis.asyncio.ConnectionPool.from_url(url).make_connection()
+            await plain.connect()
+            return PipelinedConnection(plain, timeout_seconds=5)
+
+        connection = loop.run_until_complete(connected())
+
+        def send(keys: list[str], landed: Callable[[Any], None]) -> None:
+            distinct = dict.fromkeys(keys)
+            connection.send(("EVALSHA", sha, str(len(distinct)), *distinct, ROW), landed)
+
+        try:
+            yield _Flights(loop, callers, send).hit_of
+        finally:
+            loop.run_until_complete(connection.close())
 
     return opened
 

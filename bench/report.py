@@ -12,6 +12,7 @@ from rich.table import Table
 from . import dynamodb_scenes as dynamodb
 from . import http_scenes as http
 from . import operating
+from . import prefetch_scenes as prefetch
 from .must import goals
 from .readme import summary
 from .run import Result
@@ -40,9 +41,13 @@ TITLES = {
     dynamodb.CASCADE: "On DynamoDB, one task, an entity and its parent (cascade of two)",
     dynamodb.HOT: "On DynamoDB, 64 tasks in one process, one entity",
     dynamodb.SPREAD: "On DynamoDB, 64 tasks in one process, an entity each",
+    prefetch.HOT: f"With prefetch={prefetch.PREFETCH:g}: on Redis, 64 tasks in one process, one key",
+    prefetch.THREADS: f"With prefetch={prefetch.PREFETCH:g}: on Redis, 16 threads in one process, one key",
+    prefetch.PROCESSES: f"With prefetch={prefetch.PREFETCH:g}: in an SQLite file, four processes, one key",
     http.ADDED: "A FastAPI application in memory, one request, no server",
     http.SERVED: f"A FastAPI application served by uvicorn, limits in Redis, {http.CONNECTIONS} connections",
     http.SERVICE: f"headgate serve, limits in memory, {http.SERVICE_CONNECTIONS} connections",
+    http.WORKERS: f"headgate serve --workers, limits in Redis, {http.LOADS} x {http.WORKERS_CONNECTIONS} connections",
     **{f"apply, {place}": f"headgate apply: {place}" for place in ("sqlite", "redis")},
     operating.DASHBOARD: "The dashboard over an SQLite file with 100,000 entities",
     **{operating.USAGE.format(place=place): f"Usage and audit on and off: {place}" for place in operating.PLACES},
@@ -57,7 +62,10 @@ SIZES = {
     "redis": "Redis memory (used_memory) of an idle bucket",
     "postgres": "PostgreSQL: the whole table of buckets",
 }
-COSTS = {"dynamodb": "What an acquire costs on DynamoDB, on average"}
+COSTS = {
+    "dynamodb": "What an acquire costs on DynamoDB, on average",
+    "prefetch": "What an acquire costs with and without prefetch, on average",
+}
 TIME_COLUMNS = ("", "µs per decision", "decisions/s", "ratio", "")
 SIZE_COLUMNS = ("", "bytes", "")
 COST_COLUMNS = ("", "requests", "WCU", "RCU", "at once", "")
@@ -76,7 +84,7 @@ def _size_cells(row: dict[str, Any]) -> Cells:
 
 def _cost_cells(row: dict[str, Any]) -> Cells:
     averages = (f"{row[column]:.2f}" for column in ("requests", "write_units", "read_units"))
-    library, scene = row["name"].split()[0], row["scene"].removeprefix("dynamodb, ")
+    library, scene = row["name"].removesuffix(" acquire"), row["scene"].split(", ", 1)[1]
     return (f"{library}, {scene}", *averages, str(row["at_once"]), f"of {row['hits']}")
 
 

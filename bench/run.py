@@ -33,6 +33,7 @@ SECTIONS = (
     "redis",
     "postgres",
     "dynamodb",
+    "prefetch",
     "http",
     "service",
     "operating",
@@ -92,10 +93,13 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
                 tables, costs["dynamodb"] = _dynamodb(loop, dynamodb_rounds, say)
                 times |= tables
                 servers["ministack"] = version("ministack")
+            elif section == "prefetch":
+                tables, costs["prefetch"] = _prefetch(loop, redis_rounds, file_rounds, say)
+                times |= tables
             elif section == "http":
                 times |= _http(loop, rounds, redis_rounds, say)
             elif section == "service":
-                times |= _service(loop, redis_rounds, say)
+                times |= _service(redis_rounds, say)
             elif section == "operating":
                 times |= _operating(loop, rounds, redis_rounds, say)
             elif section == "limits":
@@ -126,14 +130,14 @@ def run(sections: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> 
 
 def check_installed(section: str) -> None:
     """Whether what a section needs is on this machine, or NotInstalledError."""
-    if section in ("redis", "http", "operating"):
+    if section in ("redis", "prefetch", "http", "service", "operating"):
         redis_server_binary()
     elif section == "postgres":
         postgres_folder()
-    elif section == "dynamodb":
+    if section in ("dynamodb", "prefetch"):
         Ministack.find()
-        if find_spec("zae_limiter") is None:
-            raise NotInstalledError("zae-limiter is not installed: it needs Python 3.11")
+    if section == "dynamodb" and find_spec("zae_limiter") is None:
+        raise NotInstalledError("zae-limiter is not installed: it needs Python 3.11")
 
 
 def _versions() -> dict[str, str]:
@@ -199,6 +203,29 @@ def _dynamodb(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str],
         return times, [asdict(cost) for cost in dynamodb_cost.on_dynamodb(engine, loop, say)]
 
 
+def _prefetch(
+    loop: asyncio.AbstractEventLoop, rounds: int, file_rounds: int, say: Callable[[str], None]
+) -> tuple[dict[str, Rows], Rows]:
+    from . import prefetch_contenders, prefetch_cost
+    from . import prefetch_scenes as prefetch
+
+    times = {}
+    with RedisServer() as server:
+        for table, group in prefetch_contenders.on_redis(server.url, loop).items():
+            say(table)
+            times[table] = _rows(measure(group, rounds, turn_seconds=CROWD_TURN_SECONDS, warm_up=CROWD_WARM_UP))
+        say(prefetch.PACED_REDIS)
+        costs = prefetch_cost.on_redis(server.url, loop)
+    say(prefetch.PROCESSES)
+    # A process takes a while to start: it is started once.
+    processes = measure(prefetch_contenders.in_processes(), file_rounds, fresh=False, turn_seconds=SERVED_TURN_SECONDS)
+    times[prefetch.PROCESSES] = _rows(processes)
+    say(prefetch.PACED_DYNAMODB)
+    with aws_environment(), Ministack() as engine:
+        costs += prefetch_cost.on_dynamodb(engine, loop)
+    return times, [asdict(cost) for cost in costs]
+
+
 def _http(
     loop: asyncio.AbstractEventLoop, rounds: int, served_rounds: int, say: Callable[[str], None]
 ) -> dict[str, Rows]:
@@ -212,11 +239,15 @@ def _http(
     return times
 
 
-def _service(loop: asyncio.AbstractEventLoop, rounds: int, say: Callable[[str], None]) -> dict[str, Rows]:
+def _service(rounds: int, say: Callable[[str], None]) -> dict[str, Rows]:
     from . import service_contenders
 
     say(http.SERVICE)
-    return {http.SERVICE: _rows(_at_servers(service_contenders.service(loop), rounds))}
+    times = {http.SERVICE: _rows(_at_servers(service_contenders.service(), rounds))}
+    say(http.WORKERS)
+    with RedisServer() as server:
+        times[http.WORKERS] = _rows(_at_servers(service_contenders.workers(server.url), rounds))
+    return times
 
 
 def _operating(

@@ -1,58 +1,87 @@
-"""`headgate serve`: decisions in a second over HTTP, one by one and in batches, and over gRPC as Envoy asks."""
+"""`headgate serve`: decisions in a second over HTTP, one by one and in batches, and over gRPC as Envoy asks.
+
+Beside each the same server answering a constant: what a client could get at most.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
-
-from headgate.service.envoy.ratelimit_pb2 import RateLimitDescriptor, RateLimitRequest, RateLimitResponse
+from headgate.service.envoy.ratelimit_pb2 import RateLimitDescriptor, RateLimitRequest
 from headgate.service.envoy.servicer import SERVICE as GRPC_SERVICE
 
 from .http_contenders import process
-from .http_load import connections, post
-from .http_scenes import BATCH, BATCHED, GRPC, SINGLE
+from .http_load import Connection, GrpcConnection, HttpConnection, load, post
+from .http_scenes import (
+    BATCH,
+    BATCHED,
+    CONSTANT_GRPC,
+    CONSTANT_HTTP,
+    GRPC,
+    LOADS,
+    ONE_WORKER,
+    SINGLE,
+    TWO_WORKERS,
+    WORKERS_CONNECTIONS,
+)
 from .http_scenes import SERVICE_CONNECTIONS as CONNECTIONS
-from .measure import Contender, Opener, Turn, quiet, to_the_end
+from .measure import Contender, Opener, Turn
 
 LIMIT = "1000000000/hour"
 RULES = f"descriptors: [{{id: bench, domain: bench, match: {{key: '*'}}, limits: {LIMIT}}}]"
+_ALLOWED = b"\x08\x01"  # overall_code: OK
+
+Command = Callable[[Path], Sequence[str]]
 
 
-def service(loop: asyncio.AbstractEventLoop) -> list[Contender]:
+def service() -> list[Contender]:
     return [
-        Contender(SINGLE, _over_http(loop, 1)),
-        Contender(BATCHED, _over_http(loop, BATCH)),
-        Contender(GRPC, _over_grpc(loop), note="Envoy's protocol"),
+        Contender(CONSTANT_HTTP, _over_http(_constant("http"))),
+        Contender(SINGLE, _over_http(_serve("--grpc", "off", "--bind"))),
+        Contender(BATCHED, _over_http(_serve("--grpc", "off", "--bind"), BATCH)),
+        Contender(CONSTANT_GRPC, _over_grpc(_constant("grpc"))),
+        Contender(GRPC, _over_grpc(_serve("--bind", "127.0.0.1:0", "--grpc")), note="Envoy's protocol"),
     ]
 
 
-def _ask(number: int) -> dict[str, object]:
+def workers(redis_url: str) -> list[Contender]:
+    """The load comes from two processes of their own."""
+    return [
+        Contender(name, _from_processes(_serve("--grpc", "off", "--workers", str(count), "--bind", url=redis_url)))
+        for name, count in ((ONE_WORKER, 1), (TWO_WORKERS, 2))
+    ]
+
+
+def ask(number: int) -> dict[str, object]:
     return {"entity_id": f"user-{number}", "resource": "bench", "consume": {"hour": 1}, "limits": [f"hour={LIMIT}"]}
 
 
-def _command(folder: Path) -> list[str]:
-    rules = folder / "rules.yaml"
-    rules.write_text(RULES)
-    flags = ["--url", "memory://", "--max-requests", "off", "--rules", str(rules)]
-    return [sys.executable, "-m", "headgate.cli", "serve", *flags]
+def _constant(kind: str) -> Command:
+    return lambda folder: [sys.executable, "-m", "bench.service_constant", kind]
 
 
-def _over_http(loop: asyncio.AbstractEventLoop, batch: int) -> Opener:
-    path, body = "/v1/acquire", json.dumps(_ask(7))
-    if batch > 1:
-        path, body = "/v1/acquire/batch", json.dumps({"asks": [_ask(number) for number in range(batch)]})
+def _serve(*flags: str, url: str = "memory://") -> Command:
+    def command(folder: Path) -> Sequence[str]:
+        rules = folder / "rules.yaml"
+        rules.write_text(RULES)
+        given = ["--url", url, "--max-requests", "off", "--rules", str(rules)]
+        return [sys.executable, "-m", "headgate.cli", "serve", *given, *flags]
 
+    return command
+
+
+def _loaded(command: Command, connect: Callable[[int], Connection], batch: int = 1) -> Opener:
     @contextmanager
     def opened(folder: Path) -> Iterator[Turn]:
-        with process([*_command(folder), "--grpc", "off", "--bind"], "127.0.0.1:{}") as port:
-            turn, clients = connections(loop, port, post(path, body.encode()), CONNECTIONS)
+        with process(command(folder), "127.0.0.1:{}") as port:
+            clients = [connect(port) for _ in range(CONNECTIONS)]
+            turn = load(clients)
 
             def decisions(hits: int) -> float:
                 requests = -(-hits // batch)
@@ -60,60 +89,59 @@ def _over_http(loop: asyncio.AbstractEventLoop, batch: int) -> Opener:
 
             yield decisions
             for client in clients:
-                client.close()
+                client.socket.close()
 
     return opened
 
 
-def _over_grpc(loop: asyncio.AbstractEventLoop) -> Opener:
-    entry = RateLimitDescriptor.Entry(key="key", value=b"7")
-    question = RateLimitRequest(domain="bench", descriptors=[RateLimitDescriptor(entries=[entry])])
+def acquire(batch: int = 1) -> bytes:
+    path, body = "/v1/acquire", json.dumps(ask(7))
+    if batch > 1:
+        path, body = "/v1/acquire/batch", json.dumps({"asks": [ask(number) for number in range(batch)]})
+    return post(path, body.encode())
 
+
+def _over_http(command: Command, batch: int = 1) -> Opener:
+    return _loaded(command, lambda port: HttpConnection(port, acquire(batch)), batch)
+
+
+def _over_grpc(command: Command) -> Opener:
+    entry = RateLimitDescriptor.Entry(key="key", value=b"7")
+    question = RateLimitRequest(domain="bench", descriptors=[RateLimitDescriptor(entries=[entry])]).SerializeToString()
+    path = f"/{GRPC_SERVICE}/ShouldRateLimit"
+    return _loaded(command, lambda port: GrpcConnection(port, path, question, _ALLOWED))
+
+
+def _from_processes(command: Command) -> Opener:
     @contextmanager
     def opened(folder: Path) -> Iterator[Turn]:
-        with process([*_command(folder), "--bind", "127.0.0.1:0", "--grpc"], "127.0.0.1:{}") as port:
-            channels = loop.run_until_complete(_channels(port))
-            yield _turn(loop, channels, question)
-            loop.run_until_complete(_close(channels))
+        with process(command(folder), "127.0.0.1:{}") as port:
+            loads = [
+                subprocess.Popen(
+                    [sys.executable, "-m", "bench.service_load", str(port), str(WORKERS_CONNECTIONS)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for _ in range(LOADS)
+            ]
+
+            def turn(hits: int) -> float:
+                each = -(-hits // LOADS)
+                start = time.perf_counter()
+                for one in loads:
+                    assert one.stdin is not None
+                    print(each, file=one.stdin, flush=True)
+                for one in loads:
+                    assert one.stdout is not None
+                    if not one.stdout.readline():
+                        raise RuntimeError("a load has ended")
+                return (time.perf_counter() - start) * hits / (each * LOADS)
+
+            try:
+                yield turn
+            finally:
+                for one in loads:
+                    one.communicate()
 
     return opened
-
-
-async def _channels(port: int) -> list[grpc.aio.Channel]:
-    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection each
-    return [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own) for _ in range(CONNECTIONS)]
-
-
-async def _close(channels: list[grpc.aio.Channel]) -> None:
-    for channel in channels:
-        await channel.close()
-
-
-def _turn(loop: asyncio.AbstractEventLoop, channels: list[grpc.aio.Channel], question: RateLimitRequest) -> Turn:
-    asks = [
-        channel.unary_unary(
-            f"/{GRPC_SERVICE}/ShouldRateLimit",
-            request_serializer=RateLimitRequest.SerializeToString,
-            response_deserializer=RateLimitResponse.FromString,
-        )
-        for channel in channels
-    ]
-
-    async def timed(hits: int) -> float:
-        each = -(-hits // len(asks))
-
-        async def share(ask: grpc.aio.UnaryUnaryMultiCallable) -> None:
-            for _ in range(each):
-                answer = await ask(question)
-            if answer.overall_code != RateLimitResponse.OK:
-                raise RuntimeError("a hit was refused")
-
-        start = time.perf_counter()
-        await asyncio.gather(*[share(ask) for ask in asks])
-        return (time.perf_counter() - start) * hits / (each * len(asks))
-
-    def turn(hits: int) -> float:
-        with quiet():
-            return to_the_end(loop, timed(hits))
-
-    return turn

@@ -16,9 +16,11 @@ from .core.errors import (
 )
 from .core.limit import Limit
 from .core.records import Entity, Page
+from .core.schedule import Schedule
 from .core.status import LimitStatus
 from .core.usage import UsageSummary, UsageWindow
 from .limiter import (
+    Alert,
     Ask,
     AuditEvent,
     BucketStatus,
@@ -48,6 +50,7 @@ from .stores import register_store
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alert",
     "Ask",
     "AuditEvent",
     "BucketStatus",
@@ -79,6 +82,7 @@ __all__ = [
     "RequestLog",
     "ResolvedLimits",
     "ResourceCapacity",
+    "Schedule",
     "StoreRefused",
     "StoredLimits",
     "SyncLease",

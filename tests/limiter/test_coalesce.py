@@ -12,6 +12,7 @@ from headgate import Limit, RateLimiterUnavailable
 from headgate.core.decide import Answer, Mode, Part, Request
 from headgate.limiter.acquire.task_coalescer import TaskCoalescer
 from headgate.limiter.acquire.thread_coalescer import ThreadCoalescer
+from headgate.stores.contract import Landed
 
 LIMIT = Limit.per_minute("x", 100)
 
@@ -192,3 +193,45 @@ def test_a_task_that_is_cancelled_as_its_error_arrives_does_not_wait_for_another
         assert all(task.cancelled() for task in tasks[1:])
 
     asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_as_its_answer_arrives_leaves_nothing_taken() -> None:
+    sent: list[int] = []
+
+    async def main() -> None:
+        async def settle(batch: Sequence[Request]) -> list[Answer]:
+            sent.extend(request.parts[0].amount_milli for request in batch)
+            asyncio.get_running_loop().call_soon(task.cancel)  # before the task hears of the answer
+            return [Answer(True, 0, []) for _ in batch]
+
+        task = asyncio.create_task(TaskCoalescer(settle, together=True).settle(take(1)))
+        await asyncio.wait_for(asyncio.wait([task]), 10)
+        assert task.cancelled()
+
+    asyncio.run(main())
+    assert sent == [1, -1]
+
+
+def test_what_is_about_to_be_given_back_is_not_withdrawn() -> None:
+    sent: list[int] = []
+
+    async def main() -> None:
+        def start(batch: Sequence[Request], landed: Landed) -> bool:
+            sent.extend(request.parts[0].amount_milli for request in batch)
+
+            def land() -> None:
+                task.cancel()
+                landed([Answer(True, 0, []) for _ in batch], None)  # before the task hears of its cancellation
+
+            asyncio.get_running_loop().call_soon(land)
+            return True
+
+        async def settle(batch: Sequence[Request]) -> list[Answer]:
+            raise AssertionError
+
+        task = asyncio.create_task(TaskCoalescer(settle, together=True, start=start).settle(take(1)))
+        await asyncio.wait_for(asyncio.wait([task]), 10)
+        assert task.cancelled()
+
+    asyncio.run(main())
+    assert sent == [1, -1]

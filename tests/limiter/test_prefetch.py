@@ -17,6 +17,7 @@ from headgate.core.decide import Answer, Mode, Part, Request
 from headgate.core.units import MILLI
 from headgate.limiter.acquire.chain import Chain, Shape
 from headgate.limiter.acquire.prefetch import Slices, ahead_plan
+from headgate.limiter.acquire.slice import Stream
 from headgate.plan import Settle, SettleEach, run
 from headgate.stores.memory.store import MemoryStore
 from headgate.testing import ManualClock
@@ -32,7 +33,8 @@ class Watched:
         self.now = 1_000_000
         self.store = store or MemoryStore()
         self.limit = limit
-        self.slices = Slices(SPAN, lambda: float(self.now), lambda: 0)
+        self.generation = 0
+        self.slices = Slices(SPAN, lambda: float(self.now), self)
         self.chain = Chain(("ns/b/user#api",), Shape([{limit.name: limit}], [0]))
         self.requests: list[Request] = []
         self.passes: list[tuple[int, int]] = []
@@ -140,6 +142,29 @@ def test_no_more_is_taken_ahead_than_a_quarter_of_what_was_left(steps: list[tupl
             left = watched.slices._streams[watched.chain.keys][0].levels[0]
 
 
+def test_of_a_bucket_that_runs_low_a_quarter_is_taken_ahead() -> None:
+    watched = Watched(Limit.per_hour("rpm", 100))
+    watched.acquire(60)
+    watched.acquire(1)
+    assert watched.held == 10 * MILLI
+    watched.acquire(30)
+    watched.acquire(8)
+    watched.acquire(1)
+    assert watched.held == 0, "a quarter of what is left is less than one more"
+
+
+def test_a_slice_of_other_limits_is_not_used() -> None:
+    watched = Watched()
+    while not watched.held:
+        watched.acquire()
+    watched.generation += 1
+    assert watched.slices.give(watched.chain.keys, watched.parts(1)) is None
+    watched.acquire()
+    assert all(request.mode is Mode.TAKE for request in watched.requests), (
+        "what may not be the bucket's is not given back"
+    )
+
+
 @given(st.lists(st.integers(SPAN + 1, 1000), min_size=1, max_size=30))
 def test_a_lone_request_now_and_then_takes_nothing_ahead(pauses: list[int]) -> None:
     watched = Watched()
@@ -214,6 +239,18 @@ def test_only_one_request_at_a_time_takes_ahead() -> None:
     second, _ = watched.slices.fill(watched.chain.keys, watched.parts(1))
     assert any(first.extra)
     assert not any(second.extra)
+
+
+def test_streams_are_few_and_looked_through_once_in_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    looked: list[int] = []
+    monkeypatch.setattr(Stream, "idle", lambda *_: looked.append(1))
+    for number in range(40):
+        limit = Limit.per_second("rps", 1000 + number)
+        chain = Chain(watched.chain.keys, Shape([{"rps": limit}], [0]))
+        parts = chain.shape.spread({"rps": MILLI})
+        assert run(ahead_plan(watched.slices, chain, parts), watched.perform).allowed
+    assert len(looked) == len(watched.slices._streams[watched.chain.keys]) == 16
 
 
 # Limiters

@@ -114,7 +114,7 @@ def test_chain_that_is_found_while_the_cache_is_cleared_is_not_kept() -> None:
             cache.clear()  # as by another thread, after an edit
         return StoredId(value)
 
-    cache = ConfigCache("n", 60, None, stored_id)
+    cache = ConfigCache("n", 60, None, lambda: 0, stored_id)
     cache.put_shape("r", Shape([{"rpm": RPM}], [1]), cache.generation)
     assert cache.get("e", "r") is not None
     assert cache.get("e", "r") is None

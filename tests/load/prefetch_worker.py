@@ -1,4 +1,5 @@
-"""A process that hammers one key with prefetch until stdin is closed, or until it is killed.
+"""A process that hammers two children of one entity with prefetch, from the first line of stdin until that is closed,
+or until it is killed.
 
 A line for each request: when it began and ended by a clock that all processes share, and what came of it.
 
@@ -17,7 +18,9 @@ from typing import Any
 
 from headgate import RateLimiter, SyncRateLimiter
 
-PREFETCH = 0.05
+PREFETCH = 0.2
+PARENT, CHILDREN = "org", ("left", "right")
+CONSUME = {"rate": 1, "ledger": 2}
 CALLERS = 4
 LONG_ENOUGH = 30.0
 
@@ -32,27 +35,27 @@ class Journal:
 
 
 async def tasks(url: str, journal: Journal, stop: threading.Event) -> None:
-    async def hammer(limiter: RateLimiter) -> None:
+    async def hammer(child: str) -> None:
         while not stop.is_set():
             began = time.monotonic_ns()
-            decision = await limiter.try_acquire("hot", "api", {"rate": 1})
+            decision = await limiter.try_acquire(child, "api", CONSUME)
             journal.write(began, decision)
             await asyncio.sleep(0.001 if decision else 0.01)
 
     async with RateLimiter(url, store_timeout=LONG_ENOUGH, prefetch=PREFETCH) as limiter:
-        await asyncio.gather(*(hammer(limiter) for _ in range(CALLERS)))
+        await asyncio.gather(*(hammer(CHILDREN[number % 2]) for number in range(CALLERS)))
 
 
 def threads(url: str, journal: Journal, stop: threading.Event) -> None:
-    def hammer() -> None:
+    def hammer(child: str) -> None:
         while not stop.is_set():
             began = time.monotonic_ns()
-            decision = limiter.try_acquire("hot", "api", {"rate": 1})
+            decision = limiter.try_acquire(child, "api", CONSUME)
             journal.write(began, decision)
             time.sleep(0.001 if decision else 0.01)
 
     with SyncRateLimiter(url, store_timeout=LONG_ENOUGH, prefetch=PREFETCH) as limiter:
-        crowd = [threading.Thread(target=hammer) for _ in range(CALLERS)]
+        crowd = [threading.Thread(target=hammer, args=(CHILDREN[number % 2],)) for number in range(CALLERS)]
         for thread in crowd:
             thread.start()
         for thread in crowd:
@@ -60,6 +63,8 @@ def threads(url: str, journal: Journal, stop: threading.Event) -> None:
 
 
 def main(url: str, path: str, kind: str) -> None:
+    journal = Journal(Path(path))
+    sys.stdin.readline()
     stop = threading.Event()
 
     def wait() -> None:
@@ -67,7 +72,6 @@ def main(url: str, path: str, kind: str) -> None:
         stop.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    journal = Journal(Path(path))
     if kind == "tasks":
         asyncio.run(tasks(url, journal, stop))
     else:

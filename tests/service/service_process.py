@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -85,6 +88,45 @@ class ServeProcess(ServerProcess):
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+
+def workers_of(process: ServeProcess) -> set[int]:
+    """The ids of its worker processes."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+    return found
+
+
+def clients_by_worker(process: ServeProcess, token: str | None = None) -> dict[int, httpx.Client]:
+    """A client for each worker, with one connection, which that worker has accepted."""
+    found: dict[int, httpx.Client] = {}
+    pids = workers_of(process)
+    while found.keys() != pids:
+        client = process.client(token)
+        stream = client.get("/healthz").extensions["network_stream"]
+        pid = _owner(pids, client.base_url.port or 0, stream.get_extra_info("client_addr")[1])
+        if pid in found:
+            client.close()
+        else:
+            found[pid] = client
+    return found
+
+
+def _owner(pids: set[int], port: int, client_port: int) -> int:
+    """The worker with the other end of a connection."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ends = (f":{port:04X}", f":{client_port:04X}")
+    (inode,) = (row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1]))
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if os.readlink(path) == f"socket:[{inode}]":
+                    return pid
+    raise AssertionError(f"no worker has the connection from port {client_port}")
 
 
 def inside(app: Any, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, T]]) -> T:

@@ -24,6 +24,7 @@ from headgate.testing.servers.redis import RedisCluster, RedisServer
 START = 1_700_000_000_000
 DAY_MS = 24 * HOUR_MS
 NINETY_DAYS = 90 * DAY_MS
+COMMANDS = ("evalsha", "mget", "psetex", "set", "hincrby", "pexpire", "get", "hget")
 WEEK = START // (7 * DAY_MS)
 RPM, PER_DAY, SLOTS = Limit.per_minute("rpm", 100), Limit.per_day("day", 10), Limit.concurrent("par", 3)
 ROW = bucket_key("default", "e", "r")
@@ -272,10 +273,10 @@ class TestCounting:
             with opened(kind, server.url, usage_days=days) as limiter:
                 for limits in ([RPM], [RPM, PER_DAY]):
                     limiter.adjust("e", "r", {"rpm": 1}, limits)
-                    before = calls(server, "evalsha", "mget", "psetex", "hincrby", "pexpire", "get", "hget")
+                    before = calls(server, *COMMANDS)
                     for _ in range(3):
                         assert limiter.try_acquire("e", "r", {limit.name: 1 for limit in limits}, limits)
-                    after = calls(server, "evalsha", "mget", "psetex", "hincrby", "pexpire", "get", "hget")
+                    after = calls(server, *COMMANDS)
                     counted[days, len(limits)] = after - before
         assert len(set(counted.values())) == 1
 

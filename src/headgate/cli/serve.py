@@ -88,7 +88,7 @@ def _import_service() -> ModuleType:
 @count_option(
     "--workers",
     64,
-    "Number of processes that share the ports. More than 1 needs --no-dashboard and a store that processes can share.",
+    "Number of processes that share the ports. More than 1 needs a store that processes can share.",
     default=1,
 )
 @seconds_option("--read-timeout", 0.1, 3600, "Timeout for the head of a request, and again for its body.", default=20)

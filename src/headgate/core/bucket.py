@@ -107,6 +107,9 @@ class Bucket:
         self.used_milli += amount_milli
         self.changed = True
 
+    def follow_tokens(self) -> None:
+        """After each change of the tokens: of a quota, its window may begin or end."""
+
     def force(self, amount_milli: int) -> None:
         """Take into debt, or give back (a negative amount) up to capacity. Never refuses."""
         self.tokens_milli = max(self.tokens_milli - amount_milli, -MAX_DEBT_MILLI)

@@ -27,12 +27,12 @@ MIDNIGHT = "00:00"
 _FIRST: dict[str, str | int] = {"week": "monday", "month": 1, "year": "01-01"}
 _AT = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _DATE = re.compile(r"(\d\d)-(\d\d)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MILLISECOND = timedelta(milliseconds=1)
 _HOUR_MS = 3_600_000
 # Before and after these years a calendar has no edges: datetime ends there.
-_FIRST_MS = (datetime(1900, 1, 1, tzinfo=timezone.utc) - _EPOCH) // _MILLISECOND
-_LAST_MS = (datetime(9990, 1, 1, tzinfo=timezone.utc) - _EPOCH) // _MILLISECOND
+_FIRST_MS = (datetime(1900, 1, 1, tzinfo=timezone.utc) - EPOCH) // MILLISECOND
+_LAST_MS = (datetime(9990, 1, 1, tzinfo=timezone.utc) - EPOCH) // MILLISECOND
 _ENDLESS_MS = 10**15
 _SOME_MS = 1_717_416_000_000  # a Monday in June
 
@@ -73,9 +73,7 @@ class Calendar:
     @classmethod
     def matching(cls, cron: Any, *, tz: Any = UTC) -> Calendar:
         """Its edges are the minutes that match a cron expression."""
-        if not isinstance(cron, str) or len(cron.split()) != 5:
-            raise ValidationError(f"cron must be five fields, like '0 6 * * 1-5', not {shown(cron)}")
-        return _shared("", _checked_zone(tz), MIDNIGHT, None, " ".join(cron.split()))
+        return _shared("", _checked_zone(tz), MIDNIGHT, None, check_cron(cron))
 
     def window(self, now_ms: int) -> QuotaWindow:
         window = self._window
@@ -136,7 +134,7 @@ def _check_at(at: Any) -> None:
 def _checked_zone(tz: Any) -> str:
     if not isinstance(tz, str):
         raise ValidationError(f"tz must be the name of a time zone, like 'Europe/Berlin', not {shown(tz)}")
-    _zone(tz)
+    zone_of(tz)
     return tz
 
 
@@ -160,7 +158,7 @@ def _checked_on(per: str, on: Any) -> str | int | None:
 
 
 @lru_cache(maxsize=256)
-def _zone(tz: str) -> tzinfo:
+def zone_of(tz: str) -> tzinfo:
     if tz == UTC:
         return timezone.utc  # also where there is no zone database
     from zoneinfo import ZoneInfo  # only those who name a zone need its database
@@ -178,7 +176,7 @@ def _edges(calendar: Calendar) -> Callable[[int], QuotaWindow]:
     """The window that a moment is in."""
     hours, minutes = map(int, calendar.at.split(":"))
     if calendar.cron:
-        return _cron_window(calendar.cron, _zone(calendar.tz))
+        return _cron_window(calendar.cron, zone_of(calendar.tz))
     if calendar.per == "hour":
         offset_ms = minutes * 60_000
 
@@ -187,23 +185,24 @@ def _edges(calendar: Calendar) -> Callable[[int], QuotaWindow]:
             return QuotaWindow(starts_ms, starts_ms + _HOUR_MS)
 
         return hour
-    zone = _zone(calendar.tz)
+    zone = zone_of(calendar.tz)
     days = _DAYS[calendar.per]
 
     def window(now_ms: int) -> QuotaWindow:
         if (endless := _without_edges(now_ms)) is not None:
             return endless
-        today = (_EPOCH + now_ms * _MILLISECOND).date()
+        today = (EPOCH + now_ms * MILLISECOND).date()
         edges = sorted(
-            _ms(datetime(day.year, day.month, day.day, hours, minutes, tzinfo=zone)) for day in days(today, calendar.on)
+            epoch_ms(datetime(day.year, day.month, day.day, hours, minutes, tzinfo=zone))
+            for day in days(today, calendar.on)
         )
         return QuotaWindow(max(edge for edge in edges if edge <= now_ms), min(edge for edge in edges if edge > now_ms))
 
     return window
 
 
-def _ms(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MILLISECOND
+def epoch_ms(moment: datetime) -> int:
+    return (moment - EPOCH) // MILLISECOND
 
 
 def _without_edges(now_ms: int) -> QuotaWindow | None:
@@ -246,27 +245,35 @@ _DAYS: dict[str, Callable[[date, Any], Iterator[date]]] = {
 }
 
 
-def _cron_window(cron: str, zone: tzinfo) -> Callable[[int], QuotaWindow]:
+def check_cron(cron: Any) -> str:
+    """Five fields with one space between them."""
+    if not isinstance(cron, str) or len(cron.split()) != 5:
+        raise ValidationError(f"cron must be five fields, like '0 6 * * 1-5', not {shown(cron)}")
     try:
         from cronsim import CronSim, CronSimError
     except ModuleNotFoundError:
-        raise ValidationError("a quota by cron needs a package: pip install 'headgate[cron]'") from None
+        raise ValidationError("cron expressions need a package: pip install 'headgate[cron]'") from None
+    text = " ".join(cron.split())
+    try:
+        CronSim(text, EPOCH)
+    except CronSimError as error:
+        raise ValidationError(
+            f"cron expression {text!r} cannot be read ({error}): write it like '0 6 * * 1-5'"
+        ) from None
+    return text
+
+
+def _cron_window(cron: str, zone: tzinfo) -> Callable[[int], QuotaWindow]:
+    from cronsim import CronSim
 
     def edge(since: datetime, *, reverse: bool) -> int | None:
         found = next(CronSim(cron, since, reverse=reverse), None)
-        return None if found is None else _ms(found)
-
-    try:
-        edge(_EPOCH, reverse=False)
-    except CronSimError as error:
-        raise ValidationError(
-            f"cron expression {cron!r} cannot be read ({error}): write it like '0 6 * * 1-5'"
-        ) from None
+        return None if found is None else epoch_ms(found)
 
     def window(now_ms: int) -> QuotaWindow:
         if (endless := _without_edges(now_ms)) is not None:
             return endless
-        minute = (_EPOCH + (now_ms - now_ms % 60_000) * _MILLISECOND).astimezone(zone)
+        minute = (EPOCH + (now_ms - now_ms % 60_000) * MILLISECOND).astimezone(zone)
         ends_ms = edge(minute, reverse=False)
         starts_ms = edge(minute + timedelta(minutes=1), reverse=True)
         return QuotaWindow(_FIRST_MS if starts_ms is None else starts_ms, _ENDLESS_MS if ends_ms is None else ends_ms)

@@ -8,6 +8,7 @@ from typing import Any
 
 from .limit import Limit
 from .records import Record
+from .schedule import Schedule
 from .stored import LATEST_MS, MAX_REVISION
 from .units import shown
 
@@ -67,6 +68,8 @@ def _entity(value: Mapping[str, Any]) -> None:
 
 def _limits(value: Mapping[str, Any]) -> None:
     _field(value, "limits", _is_limits)
+    if value.get("schedule") is not None:
+        Schedule.from_dict(value["schedule"], [Limit.from_dict(limit) for limit in value["limits"]])
     if value.get("on_unavailable") not in _POLICIES:
         raise _Wrong(f"its on_unavailable is {shown(value['on_unavailable'])}")
 

@@ -36,6 +36,9 @@ _FIRST_USE_SPEC = re.compile(
     rf"\s*(?P<amount>{_NUMBER})\s*(?:/|\s+per\s+)\s*(?P<count>{_NUMBER})?\s*(?P<unit>[a-z]+)\s+from\s+first\s+use\s*",
     re.IGNORECASE,
 )
+_ALERT_SPEC = re.compile(r"(?P<rest>.*\S)\s+alert(?P<percents>(?:\s+\d+(?:\.\d)?%)+)\s*", re.IGNORECASE)
+_FIELDS = ("name", "capacity_milli", "refill_milli", "period_ms", "calendar", "alerts_milli")
+_MOST_ALERTS = 8
 DEFAULT_TTL_SECONDS = 60
 AT_ONCE = -1  # as `refill_milli`: of a quota
 OWN = "_"  # the names of headgate's own limits start with it, and no other name may
@@ -60,16 +63,28 @@ class Limit:
     refill_milli: int = field(repr=False)
     period_ms: int = field(repr=False)
     calendar: Calendar | None = field(repr=False)
+    alerts_milli: tuple[int, ...] = field(repr=False)
     _hash: int = field(repr=False, compare=False)
 
-    def __init__(self, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> None:
+    def __init__(
+        self,
+        name: str,
+        capacity: Number,
+        refill_amount: Number,
+        refill_period_seconds: Number,
+        *,
+        alert_at: Iterable[Number] = (),
+    ) -> None:
         put = object.__setattr__
         put(self, "name", check_limit_name(name))
         put(self, "capacity_milli", tokens_to_milli(capacity, f"capacity of limit {name!r}"))
         put(self, "refill_milli", tokens_to_milli(refill_amount, f"refill_amount of limit {name!r}"))
         put(self, "period_ms", seconds_to_ms(refill_period_seconds, f"refill_period_seconds of limit {name!r}"))
         put(self, "calendar", None)
-        put(self, "_hash", hash((name, self.capacity_milli, self.refill_milli, self.period_ms, None)))
+        put(self, "alerts_milli", _thresholds(name, alert_at))
+        put(
+            self, "_hash", hash((name, self.capacity_milli, self.refill_milli, self.period_ms, None, self.alerts_milli))
+        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -103,32 +118,51 @@ class Limit:
         return self.refill_milli == AT_ONCE
 
     @classmethod
-    def custom(cls, name: str, capacity: Number, refill_amount: Number, refill_period_seconds: Number) -> Limit:
-        return cls(name, capacity, refill_amount, refill_period_seconds)
+    def custom(
+        cls,
+        name: str,
+        capacity: Number,
+        refill_amount: Number,
+        refill_period_seconds: Number,
+        *,
+        alert_at: Iterable[Number] = (),
+    ) -> Limit:
+        return cls(name, capacity, refill_amount, refill_period_seconds, alert_at=alert_at)
 
     @classmethod
-    def per_second(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
-        return cls(name, amount if burst is None else burst, amount, 1)
+    def per_second(
+        cls, name: str, amount: Number, burst: Number | None = None, *, alert_at: Iterable[Number] = ()
+    ) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 1, alert_at=alert_at)
 
     @classmethod
-    def per_minute(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
-        return cls(name, amount if burst is None else burst, amount, 60)
+    def per_minute(
+        cls, name: str, amount: Number, burst: Number | None = None, *, alert_at: Iterable[Number] = ()
+    ) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 60, alert_at=alert_at)
 
     @classmethod
-    def per_hour(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
-        return cls(name, amount if burst is None else burst, amount, 3_600)
+    def per_hour(
+        cls, name: str, amount: Number, burst: Number | None = None, *, alert_at: Iterable[Number] = ()
+    ) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 3_600, alert_at=alert_at)
 
     @classmethod
-    def per_day(cls, name: str, amount: Number, burst: Number | None = None) -> Limit:
-        return cls(name, amount if burst is None else burst, amount, 86_400)
+    def per_day(
+        cls, name: str, amount: Number, burst: Number | None = None, *, alert_at: Iterable[Number] = ()
+    ) -> Limit:
+        return cls(name, amount if burst is None else burst, amount, 86_400, alert_at=alert_at)
 
     @classmethod
-    def concurrent(cls, name: str, slots: int, ttl: Number = DEFAULT_TTL_SECONDS) -> Limit:
+    def concurrent(
+        cls, name: str, slots: int, ttl: Number = DEFAULT_TTL_SECONDS, *, alert_at: Iterable[Number] = ()
+    ) -> Limit:
         """At most `slots` at once. A slot whose holder does not renew it for `ttl` seconds is lost."""
         capacity_milli = tokens_to_milli(slots, f"slots of limit {check_limit_name(name)!r}")
         if capacity_milli % MILLI:
             raise ValidationError(f"slots of limit {name!r} must be a whole number, not {slots!r}")
-        return cls.from_stored(name, capacity_milli, 0, seconds_to_ms(ttl, f"ttl of limit {name!r}"))
+        ttl_ms = seconds_to_ms(ttl, f"ttl of limit {name!r}")
+        return cls.from_stored(name, capacity_milli, 0, ttl_ms, None, _thresholds(name, alert_at))
 
     @classmethod
     def quota(
@@ -142,6 +176,7 @@ class Limit:
         on: str | int | None = None,
         cron: str | None = None,
         from_first_use: bool = False,
+        alert_at: Iterable[Number] = (),
     ) -> Limit:
         """`amount` in a window, and all of it again in the next one.
 
@@ -151,24 +186,33 @@ class Limit:
         Limit.quota("messages", 45, 5 * 3600, from_first_use=True)    # five hours from the first one on
         """
         amount_milli = tokens_to_milli(amount, f"amount of limit {check_limit_name(name)!r}")
+        alerts = _thresholds(name, alert_at)
         if from_first_use:
             if (tz, at, on, cron) != (UTC, MIDNIGHT, None, None):
                 raise ValidationError(f"limit {name!r}: tz, at, on and cron are for calendars, not for from_first_use")
             period_ms = seconds_to_ms(per, f"the window of limit {name!r}, in seconds,")
-            return cls.from_stored(name, amount_milli, AT_ONCE, period_ms)
+            return cls.from_stored(name, amount_milli, AT_ONCE, period_ms, None, alerts)
         if cron is not None:
             if per is not None or at != MIDNIGHT or on is not None:
                 raise ValidationError(f"limit {name!r}: a cron expression says all of per, at and on: leave these out")
-            return cls.from_stored(name, amount_milli, AT_ONCE, 0, Calendar.matching(cron, tz=tz))
+            return cls.from_stored(name, amount_milli, AT_ONCE, 0, Calendar.matching(cron, tz=tz), alerts)
         if per not in PERIODS and isinstance(per, (int, float, Decimal)):
             raise ValidationError(
                 f"limit {name!r}: a window of {per!r} seconds needs from_first_use=True; one of the calendar is per "
                 "'hour', 'day', 'week', 'month' or 'year'"
             )
-        return cls.from_stored(name, amount_milli, AT_ONCE, 0, Calendar.every(per, tz=tz, at=at, on=on))
+        return cls.from_stored(name, amount_milli, AT_ONCE, 0, Calendar.every(per, tz=tz, at=at, on=on), alerts)
 
     @classmethod
-    def at_most(cls, name: str, amount: Number, seconds: Number, burst: Number | None = None) -> Limit:
+    def at_most(
+        cls,
+        name: str,
+        amount: Number,
+        seconds: Number,
+        burst: Number | None = None,
+        *,
+        alert_at: Iterable[Number] = (),
+    ) -> Limit:
         """No more than `amount` in any window of so many seconds, wherever it begins: a bucket whose burst (a quarter,
         if it is not given) and refill are `amount` together."""
         amount_milli = tokens_to_milli(amount, f"amount of limit {check_limit_name(name)!r}")
@@ -176,14 +220,18 @@ class Limit:
         if burst_milli >= amount_milli:
             raise ValidationError(f"burst of limit {name!r} must be less than the amount of {amount}, not {burst!r}")
         period_ms = seconds_to_ms(seconds, f"the window of limit {name!r}, in seconds,")
-        return cls.from_stored(name, burst_milli, amount_milli - burst_milli, period_ms)
+        refill_milli = amount_milli - burst_milli
+        return cls.from_stored(name, burst_milli, refill_milli, period_ms, None, _thresholds(name, alert_at))
 
     @classmethod
     def parse(cls, name: str, spec: str) -> Limit:
         """Read `"100/minute"`, `"100/minute burst 150"`, `"5 per 10 seconds"`, `"1_000_000/day"`, `"10 concurrent"`,
         `"10 concurrent ttl 90s"`, `"1000/day resets 06:30 Europe/Berlin"`, `"50/month resets 15 UTC"`,
-        `"9/cron 0 6 * * 1-5 resets UTC"`, `"45/5h from first use"`."""
+        `"9/cron 0 6 * * 1-5 resets UTC"`, `"45/5h from first use"`; and any with `" alert 80% 100%"`."""
         text = spec if isinstance(spec, str) else ""
+        if alert := _ALERT_SPEC.fullmatch(text):
+            percents = [Decimal(word.rstrip("%")) / 100 for word in alert["percents"].split()]
+            return cls.parse(name, alert["rest"]).changed(alerts_milli=_thresholds(name, percents))
         if quota := _QUOTA_SPEC.fullmatch(text):
             return cls._quota_from(name, quota)
         slots = _SLOTS_SPEC.fullmatch(text)
@@ -226,7 +274,13 @@ class Limit:
 
     @classmethod
     def from_stored(
-        cls, name: str, capacity_milli: int, refill_milli: int, period_ms: int, calendar: Calendar | None = None
+        cls,
+        name: str,
+        capacity_milli: int,
+        refill_milli: int,
+        period_ms: int,
+        calendar: Calendar | None = None,
+        alerts_milli: tuple[int, ...] = (),
     ) -> Limit:
         """Rebuild a limit from its own numbers, which were checked when it was made."""
         limit = object.__new__(cls)
@@ -236,23 +290,39 @@ class Limit:
         put(limit, "refill_milli", refill_milli)
         put(limit, "period_ms", period_ms)
         put(limit, "calendar", calendar)
-        put(limit, "_hash", hash((name, capacity_milli, refill_milli, period_ms, calendar)))
+        put(limit, "alerts_milli", alerts_milli)
+        put(limit, "_hash", hash(limit._value))
         return limit
+
+    def changed(self, **fields: Any) -> Limit:
+        """The same with other fields, which are checked already."""
+        return Limit.from_stored(**dict(zip(_FIELDS, self._value)) | fields)
+
+    @property
+    def _value(self) -> tuple[Any, ...]:
+        return self.name, self.capacity_milli, self.refill_milli, self.period_ms, self.calendar, self.alerts_milli
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The hash of a string differs from process to process.
-        return Limit.from_stored, (self.name, self.capacity_milli, self.refill_milli, self.period_ms, self.calendar)
+        return Limit.from_stored, self._value
+
+    @property
+    def alert_at(self) -> tuple[float, ...]:
+        """The shares of the limit at whose use an event is sent: 0.8 when 80 % of it are used."""
+        return tuple(milli / MILLI for milli in self.alerts_milli)
 
     def as_dict(self) -> dict[str, Any]:
+        alerts = {"alert_at": list(self.alert_at)} if self.alerts_milli else {}
+        return {"name": self.name, **self._numbers(), **alerts}
+
+    def _numbers(self) -> dict[str, Any]:
         if self.is_concurrent:
-            return {"name": self.name, "slots": self.capacity, "ttl_seconds": self.refill_period_seconds}
+            return {"slots": self.capacity, "ttl_seconds": self.refill_period_seconds}
+        if self.calendar is not None:
+            return {"amount": self.capacity, **self.calendar.as_dict()}
         if self.is_quota:
-            window = (
-                self.calendar.as_dict() if self.calendar else {"seconds_from_first_use": from_milli(self.period_ms)}
-            )
-            return {"name": self.name, "amount": self.capacity, **window}
+            return {"amount": self.capacity, "seconds_from_first_use": from_milli(self.period_ms)}
         return {
-            "name": self.name,
             "capacity": self.capacity,
             "refill_amount": self.refill_amount,
             "refill_period_seconds": self.refill_period_seconds,
@@ -261,25 +331,33 @@ class Limit:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Limit:
         try:
-            if "slots" in data:
-                return cls.concurrent(data["name"], data["slots"], data["ttl_seconds"])
-            if "amount" in data:
-                return cls._quota_from_dict(data)
-            return cls(data["name"], data["capacity"], data["refill_amount"], data["refill_period_seconds"])
+            limit = cls._from_numbers(data["name"], data)
         except KeyError as missing:
             raise ValidationError(f"limit {dict(data)!r} lacks {missing}") from None
+        alert_at = data.get("alert_at")
+        return limit.changed(alerts_milli=_thresholds(limit.name, alert_at)) if alert_at else limit
 
     @classmethod
-    def _quota_from_dict(cls, data: Mapping[str, Any]) -> Limit:
-        name, amount = data["name"], data["amount"]
+    def _from_numbers(cls, name: str, data: Mapping[str, Any]) -> Limit:
+        if "slots" in data:
+            return cls.concurrent(name, data["slots"], data["ttl_seconds"])
+        if "amount" not in data:
+            return cls(name, data["capacity"], data["refill_amount"], data["refill_period_seconds"])
         if "seconds_from_first_use" in data:
-            return cls.quota(name, amount, data["seconds_from_first_use"], from_first_use=True)
+            return cls.quota(name, data["amount"], data["seconds_from_first_use"], from_first_use=True)
         if "cron" in data:
-            return cls.quota(name, amount, cron=data["cron"], tz=data["tz"])
-        return cls.quota(name, amount, data["per"], tz=data["tz"], at=data["at"], on=data.get("on"))
+            return cls.quota(name, data["amount"], cron=data["cron"], tz=data["tz"])
+        return cls.quota(name, data["amount"], data["per"], tz=data["tz"], at=data["at"], on=data.get("on"))
 
     def __str__(self) -> str:
         """The spelling that `parse` reads back."""
+        if not self.alerts_milli:
+            return self.spelled
+        return f"{self.spelled} alert {' '.join(f'{_plain(milli * 100)}%' for milli in self.alerts_milli)}"
+
+    @property
+    def spelled(self) -> str:
+        """How much it allows, without its alerts."""
         if self.calendar is not None:
             per = f"cron {self.calendar.cron}" if self.calendar.cron else self.calendar.per
             return f"{_plain(self.capacity_milli)}/{per} resets {self.calendar.resets}"
@@ -295,11 +373,12 @@ class Limit:
         return f"{_plain(self.refill_milli)}/{unit if count == 1 else f'{count}{unit}'}{burst}"
 
     def __repr__(self) -> str:
+        alerts = f", alert_at={self.alert_at}" if self.alerts_milli else ""
         if self.is_concurrent:
-            return f"Limit.concurrent({self.name!r}, {self.capacity}, ttl={self.refill_period_seconds})"
+            return f"Limit.concurrent({self.name!r}, {self.capacity}, ttl={self.refill_period_seconds}{alerts})"
         if self.is_quota:
             return f"Limit.parse({self.name!r}, {str(self)!r})"
-        return f"Limit({self.name!r}, {self.capacity}, {self.refill_amount}, {self.refill_period_seconds})"
+        return f"Limit({self.name!r}, {self.capacity}, {self.refill_amount}, {self.refill_period_seconds}{alerts})"
 
 
 def _unit(word: str) -> str | None:
@@ -309,6 +388,16 @@ def _unit(word: str) -> str | None:
         if name in _UNITS_MS:
             return name
     return None
+
+
+def _thresholds(name: str, alert_at: Any) -> tuple[int, ...]:
+    """In thousandths, in order."""
+    if isinstance(alert_at, (str, bytes)) or not isinstance(alert_at, Iterable):
+        raise ValidationError(f"alert_at of limit {name!r} must be a list of shares, like (0.8, 1.0), not {alert_at!r}")
+    found = {tokens_to_milli(share, f"alert_at of limit {name!r}", most=1) for share in alert_at}
+    if len(found) > _MOST_ALERTS:
+        raise ValidationError(f"alert_at of limit {name!r} has {len(found)} shares; it may have {_MOST_ALERTS}")
+    return tuple(sorted(found))
 
 
 def _is_day(word: str) -> bool:

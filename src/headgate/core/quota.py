@@ -28,9 +28,11 @@ class Quota(Bucket):
 
     __slots__ = ()
 
-    @property
-    def ends_ms(self) -> int:
-        return self.remainder
+    @classmethod
+    def full(cls, limit: Limit, now_ms: int, revision: int = 0) -> Quota:
+        quota = cls(limit, limit.capacity_milli, now_ms, revision=revision)
+        quota.settle(now_ms)  # into the window of its calendar
+        return quota
 
     def settle(self, now_ms: int) -> None:
         if now_ms > self.settled_at_ms:
@@ -44,7 +46,7 @@ class Quota(Bucket):
             self.tokens_milli = self.limit.capacity_milli
         self.remainder = _CLOSED if calendar is None else calendar.window(self.settled_at_ms).ends_ms
 
-    def _follow_tokens(self) -> None:
+    def follow_tokens(self) -> None:
         """A window from first use begins when tokens are missing, and is over when none are."""
         if self.limit.calendar is None:
             if self.tokens_milli >= self.limit.capacity_milli:
@@ -67,26 +69,26 @@ class Quota(Bucket):
         self.used_milli += amount_milli
         self.changed = True
         if self.limit.calendar is None:
-            self._follow_tokens()
+            self.follow_tokens()
 
     def force(self, amount_milli: int) -> None:
         capacity_milli = self.limit.capacity_milli
         self.tokens_milli = min(max(self.tokens_milli - amount_milli, -MAX_DEBT_MILLI), capacity_milli)
         self.used_milli += amount_milli
         self.changed = True
-        self._follow_tokens()
+        self.follow_tokens()
 
     def penalize(self, block_ms: int, keep_milli: int) -> None:
         ends_ms = self.remainder
         super().penalize(block_ms, keep_milli)
         self.remainder = ends_ms
-        self._follow_tokens()
+        self.follow_tokens()
 
     def lower(self, tokens_milli: int) -> None:
         if self.tokens_milli >= tokens_milli:
             self.tokens_milli = tokens_milli
             self.changed = True
-            self._follow_tokens()
+            self.follow_tokens()
 
     def reshape(self, limit: Limit, revision: int = 0) -> None:
         if revision:
@@ -104,7 +106,7 @@ class Quota(Bucket):
             self.remainder += limit.period_ms - old.period_ms
         else:
             self.remainder = _CLOSED
-        self._follow_tokens()
+        self.follow_tokens()
         self.settle(self.settled_at_ms)
 
     def full_at_ms(self) -> int:

@@ -39,7 +39,9 @@ class LimitStatus:
         return None if self.retry_after_ms is None else self.retry_after_ms / MILLI
 
     def explain(self) -> str:
-        asked = f"{self.limit_name} allows {self.limit}; {self.requested:,} requested, {self.available:,} available"
+        asked = (
+            f"{self.limit_name} allows {self.limit.spelled}; {self.requested:,} requested, {self.available:,} available"
+        )
         if self.never:
             return f"{asked}; this never passes: it is more than the capacity of {self.limit.capacity:,}"
         if self.limit.is_concurrent:

@@ -156,7 +156,7 @@ def too_many(refused: RateLimitExceeded, headers: HeaderList) -> HttpRefusal:
         when = f"retry when one of the {first.limit.capacity:,} running requests has ended"
     else:
         when = f"retry in {refused.retry_after_header} s"
-    detail = f"{first.limit_name} allows {first.limit}; {when}"
+    detail = f"{first.limit_name} allows {first.limit.spelled}; {when}"
     more = {"violated-policies": violated, "retry_after_seconds": first.retry_after_seconds}
     return problem(429, "quota-exceeded", "Quota exceeded", detail, headers, **more)._replace(refused=refused)
 

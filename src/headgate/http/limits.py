@@ -52,7 +52,7 @@ def _limit(text: str) -> Limit:
         limit = Limit.parse(_UNNAMED, text)
     except ValidationError as error:
         raise ValidationError(str(error).replace(f"limit {_UNNAMED!r}", "limit")) from None
-    return Limit.from_stored(_name(limit), limit.capacity_milli, limit.refill_milli, limit.period_ms, limit.calendar)
+    return limit.changed(name=_name(limit))
 
 
 def _name(limit: Limit) -> str:

@@ -16,12 +16,14 @@ from .observe.audit import AuditEvent
 from .observe.observers import Event, Outcome, Watcher
 from .observe.overview import BucketStatus, EntityCapacity, ResourceCapacity
 from .observe.request_log import RequestLog
+from .observe.thresholds import Alert
 from .synchronous import SyncRateLimiter
 from .vendor.dimensions import Dimension
 from .vendor.headers import Reading
 from .vendor.sync import VendorSync
 
 __all__ = [
+    "Alert",
     "Ask",
     "AuditEvent",
     "BreakerState",

@@ -57,7 +57,8 @@ class RateLimiter(AsyncOnly, LimiterMethods, BaseLimiter):
         `lease_ttl` seconds later, and gives back its tokens if `restore_on_expiry`.
         `on_lost`: called with the lease if it lost its slots (or its record), for others hold them now.
         """
-        check_on_error(on_error)
+        if on_error != "rollback":
+            check_on_error(on_error)
         options = PLAIN
         if (
             max_wait != 0

@@ -11,14 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import unwrap
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core.decide import Answer, Parts
+from ..core.decide import Answer, Parts, Request
 from ..core.errors import LimiterClosed, Unanswered, ValidationError
 from ..core.limit import Limit, by_name
 from ..core.names import REGISTRY, check_namespace, shown_url
+from ..core.units import MILLI
 from ..core.usage import DAY_MS
-from ..plan import StoreCall
+from ..plan import Plan, StoreCall
 from ..stores.contract import AsyncStore, Store
 from .acquire.breaker import Breaker
 from .acquire.chain import ONE_OF_EACH, Chain
@@ -27,13 +28,17 @@ from .acquire.fallback import Fallback
 from .acquire.group import Ask, AskOutcome, Group, Member, Settled
 from .acquire.options import OnError, Options, check_on_unavailable
 from .acquire.prefetch import Slices, check_prefetch
-from .acquire.slot_queue import SlotQueues
-from .clock import Clock, SystemClock, boot_ms
+from .acquire.slot_queue import Bell, SlotQueues
+from .clock import GLANCE_SECONDS, Clock, SystemClock, boot_ms
 from .config.cache import ConfigCache
 from .ids import to_stored_id
 from .leases.held_slots import HeldSlots
 from .observe.audit import check_actor, os_user
 from .observe.observers import Event, Observers
+from .observe.thresholds import crossings, tell_plan
+
+if TYPE_CHECKING:
+    from .leases.lease import BaseLease
 
 _MOST_DAYS = 3660
 
@@ -62,6 +67,8 @@ def _check_limits(limits: Iterable[Limit] | None) -> Mapping[str, Limit]:
 class Engine(ABC):
     """`limits`: the limiter's own. `warm`: the namespace is registered, so that an acquire may take the short cut.
     `entered_until`: until when, by time.monotonic(), the namespace is known to be active; 0 if it is not known."""
+
+    lease_class: ClassVar[type[BaseLease]]
 
     def __init__(
         self,
@@ -97,7 +104,9 @@ class Engine(ABC):
         self.stored_id = to_stored_id(hash_entity_ids)
         self.hashes_ids = hash_entity_ids is not False
         ttl = _check_seconds(config_cache_ttl, "config_cache_ttl", zero=True)
-        self.cache = ConfigCache(self.namespace, ttl, clock.now_ms if clock else None, self.stored_id)
+        self.cache = ConfigCache(
+            self.namespace, ttl, clock.now_ms if clock else None, self.clock.now_ms, self.stored_id
+        )
         self.chain_of = self.cache.get
         self.clock_ms = self.clock.now_ms
         self.usage_ms = _check_days(usage_days, "usage_days")
@@ -111,6 +120,7 @@ class Engine(ABC):
         self.fallback = Fallback(self.namespace)
         self.store: Store | AsyncStore
         self.slot_queues: SlotQueues
+        self.new_bell: Callable[[], Bell]
         self.renewal: Any
         self.prefetch_ms = check_prefetch(prefetch)
         self.slices: Slices | None = None
@@ -119,7 +129,15 @@ class Engine(ABC):
         self.wire()
         if self.prefetch_ms and self.take is None:
             now = clock.now_ms if clock else boot_ms
-            self.slices = Slices(self.prefetch_ms, now, lambda: self.cache.generation, self.watch_slices)
+            self.slices = Slices(
+                self.prefetch_ms,
+                now,
+                self.cache,
+                self.new_bell,
+                2 * self.store_timeout,
+                self.watch_slices,
+                self.clock.now_ms,
+            )
 
     @abstractmethod
     def open(self) -> None:
@@ -130,13 +148,8 @@ class Engine(ABC):
         """Choose how to call the store: directly, or through the observers if there are watchers."""
 
     @abstractmethod
-    def watch_slices(self) -> None:
-        """There is a new slice, and what it has left at its end has to be given back."""
-
-    @abstractmethod
-    def make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
-    ) -> Any: ...
+    def beside(self, plan: Plan[None]) -> None:
+        """Run a plan that nothing waits for."""
 
     # What plans need
 
@@ -154,6 +167,10 @@ class Engine(ABC):
     def let_go(self, hold: HeldSlots) -> None:
         hold.ended = True
         self.renewal.chores.drop(hold)
+
+    def watch_slices(self) -> None:
+        """There is a new slice, and what it has left at its end has to be given back."""
+        self.renewal.wake(time.monotonic() + self.prefetch_ms / MILLI + GLANCE_SECONDS)
 
     def count_instances(self) -> None:
         """Count the limiters that share the namespace, from now on."""
@@ -184,6 +201,25 @@ class Engine(ABC):
         place = call.place()
         return bool(place) and not place.startswith(f"{REGISTRY}/")
 
+    def make_lease(
+        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
+    ) -> Any:
+        lease = self.lease_class(self, chain, parts, on_error, degraded=degraded)
+        if hold is not None:
+            lease._hold_on_to(hold)
+        return lease
+
+    def note_crossings(self, batch: Sequence[Request], results: Sequence[Answer | Unanswered]) -> None:
+        """Tell of thresholds that the batch has brought the use of limits over."""
+        crossed = [
+            crossing
+            for request, result in zip(batch, results)
+            if isinstance(result, Answer)
+            for crossing in crossings(request, result)
+        ]
+        if crossed:
+            self.beside(tell_plan(self, crossed))
+
     def decision(self, outcome: AskOutcome, options: Options) -> Decision[Any]:
         if outcome.members:
             return JointDecision(self, outcome)
@@ -206,20 +242,31 @@ class Engine(ABC):
             self.observers.refresh()
         return self.observers.active
 
+    def known(
+        self, entity_id: str, resource: str, consume: Mapping[str, Any], limits: Iterable[Limit] | None
+    ) -> tuple[Chain, Parts] | None:
+        """The short cut past most of the plan, for a usual ask: for tokens, under cached limits without alerts. None if
+        it has to be the plan."""
+        chain = self.chain_of(entity_id, resource)
+        if chain is None:
+            return None
+        if limits is not None:
+            chain = chain.under(limits)
+        if not chain.shape.is_plain:
+            return None
+        return chain, chain.parts(consume)
+
     def known_members(self, asks: Sequence[Ask | Sequence[Ask]]) -> list[Member] | None:
-        """The short cut past most of the plan, for the usual batch: of single asks, for tokens, under cached limits.
-        None if it has to be the plan. (Under "local", the plan counts the limiters.)"""
-        get = self.cache.get
+        """The same for the usual batch, of single asks. (Under "local", the plan counts the limiters.)"""
         members = []
         for ask in asks:
-            chain = get(ask.entity_id, ask.resource) if type(ask) is Ask else None
-            if chain is None or type(ask) is not Ask:
+            if type(ask) is not Ask:
                 return None
-            if ask.limits is not None:
-                chain = chain.under(ask.limits)
-            if chain.shape.has_slots or (chain.shape.on_unavailable or self.on_unavailable) == "local":
+            consume = ONE_OF_EACH if ask.consume is None else ask.consume
+            known = self.known(ask.entity_id, ask.resource, consume, ask.limits)
+            if known is None or (known[0].shape.on_unavailable or self.on_unavailable) == "local":
                 return None
-            members.append(Member(chain, chain.parts(ONE_OF_EACH if ask.consume is None else ask.consume)))
+            members.append(Member(*known))
         return members
 
     def take_each(self, members: Sequence[Member]) -> list[Decision[Any]]:

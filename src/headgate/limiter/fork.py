@@ -19,17 +19,12 @@ def anew_after_fork(thing: Forked) -> None:
     _known.add(thing)
 
 
-_forks = 0
-
-
-def forks() -> int:
-    """How many forks lie between this process and the first one that imported headgate."""
-    return _forks
+forks = 0  # so many lie between this process and the first one that imported headgate
 
 
 def _after_fork() -> None:
-    global _forks
-    _forks += 1
+    global forks
+    forks += 1
     for thing in _known:
         thing.after_fork()
 

@@ -98,6 +98,20 @@ def instance_key(namespace: str, instance_id: str) -> str:
     return f"{instances_prefix(namespace)}{instance_id}"
 
 
+def threshold_key(namespace: str, entity_id: str, resource: str, limit_name: str, threshold_milli: int) -> str:
+    """Until when a threshold is not told of again."""
+    return f"{namespace}/threshold#{entity_id}#{resource}#{limit_name}#{threshold_milli}"
+
+
+def alerts_prefix(namespace: str) -> str:
+    """Thresholds that were crossed, the newest first."""
+    return f"{namespace}/alert#"
+
+
+def alert_key(namespace: str, alert_id: str) -> str:
+    return f"{alerts_prefix(namespace)}{alert_id}"
+
+
 def namespaces_prefix() -> str:
     return f"{REGISTRY}/namespace#"
 

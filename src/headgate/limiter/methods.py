@@ -8,7 +8,7 @@ from .bind import PlanMethods, method
 from .config import entities, limits, namespaces, preview, repair
 from .engine import Engine
 from .leases import detached, reconcile
-from .observe import audit, overview, usage
+from .observe import audit, overview, thresholds, usage
 from .vendor import dimensions
 
 
@@ -64,6 +64,7 @@ class LimiterMethods(PlanMethods):
     get_usage = method(usage.get_usage_plan)
     get_usage_summary = method(usage.get_usage_summary_plan)
     get_audit_events = method(audit.get_audit_events_plan)
+    list_alerts = method(thresholds.list_alerts_plan)
 
     register_namespace = method(namespaces.register_namespace_plan)
     get_namespace = method(namespaces.get_namespace_plan)

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
-from ..core.decide import Answer, Parts, Request
-from ..core.errors import RateLimiterUnavailable, Unanswered
+from ..core.decide import Answer, Request
+from ..core.errors import HeadgateError, RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
-from ..core.units import MILLI
 from ..plan import (
     Call,
     Nap,
@@ -27,20 +26,18 @@ from ..plan import (
     to_the_end,
 )
 from ..stores import CancelledLate, InProcessStore, OffloadedStore, open_async_store
-from ..stores.contract import AsyncStore, Landed, OverlappingStore
-from .acquire.chain import Chain
+from ..stores.contract import AsyncStore, Landed, OverlappingStore, Rest
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
-from .acquire.options import PLAIN, OnError, OnUnavailable, Options
-from .acquire.prefetch import ahead_plan, dropped_by
+from .acquire.options import PLAIN, OnUnavailable, Options
+from .acquire.prefetch import ahead_plan, beside_plan
 from .acquire.slot_queue import SlotQueues
 from .acquire.task_coalescer import TaskCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, asleep_on, rings
 from .config import namespaces
 from .engine import Engine, settled_groups
-from .leases.held_slots import HeldSlots
 from .leases.lease import Lease
 from .leases.renewal import TaskRenewal
 from .single_flight import TaskSingleFlight
@@ -51,17 +48,18 @@ R = TypeVar("R")
 
 class TaskEngine(Engine):
     store: AsyncStore
+    lease_class = Lease
 
     def open(self) -> None:
         store = self.store = open_async_store(self.url, self.store_timeout)
         store.usage_ms = self.usage_ms
+        self.new_bell = asyncio.Event
         self._single_flight = TaskSingleFlight()
         in_process = isinstance(store, OffloadedStore) and store.in_process
         self.slot_queues = SlotQueues(
-            asyncio.Event, shared=not in_process, notifications=getattr(store, "notifications", None)
+            self.new_bell, shared=not in_process, notifications=getattr(store, "notifications", None)
         )
         self.renewal = TaskRenewal(self)
-        self._swept_by: asyncio.AbstractEventLoop | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._enter: Callable[[], object] = asyncio.get_running_loop
         self._drain: Callable[[float], Coroutine[Any, Any, None]] | None = None
@@ -87,14 +85,6 @@ class TaskEngine(Engine):
             self._ask_here = observers.settling(here.settle) if observers.watched else here.settle
             self.take = observers.taking(here.take) if observers.watched else here.take
 
-    def watch_slices(self) -> None:
-        self._sweep(asyncio.get_running_loop())
-
-    def make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
-    ) -> Lease:
-        return Lease(self, chain, parts, on_error, hold, degraded=degraded)
-
     # Performing the calls of plans
 
     async def run(self, plan: Plan[T]) -> T:
@@ -102,16 +92,18 @@ class TaskEngine(Engine):
 
     async def perform(self, call: Call[Any]) -> Any:
         self.check_open()
+        if self.slices is not None:
+            return await arun(beside_plan(self.slices, call), self._perform)
+        return await self._perform(call)
+
+    async def _perform(self, call: Call[Any]) -> Any:
         perform: Callable[..., Coroutine[Any, Any, Any]] = self._PERFORM.get(type(call), TaskEngine._call_store)
-        if self.slices is None or not (keys := dropped_by(call)):
-            return await perform(self, call)
-        try:
-            return await perform(self, call)
-        finally:
-            self.slices.drop(keys)
+        return await perform(self, call)
 
     async def _settle_one(self, call: Settle) -> Answer:
-        return await self._settle(call.request)
+        answer = await self._settle(call.request)
+        self.note_crossings((call.request,), (answer,))
+        return answer
 
     async def _settle_all(self, call: SettleAll) -> list[Answer]:
         answers: list[Answer] = []
@@ -120,10 +112,13 @@ class TaskEngine(Engine):
                 answers += await self._settle_batch(call.batch[start : start + MAX_BATCH])
         except CancelledLate as late:
             raise late.own from None
+        self.note_crossings(call.batch, answers)
         return answers
 
     async def _settle_many(self, call: SettleEach) -> list[Answer | Unanswered]:
-        return await self._settle_each(call.batch)
+        results = await self._settle_each(call.batch)
+        self.note_crossings(call.batch, results)
+        return results
 
     async def _settle_here(self, call: SettleHere) -> Answer:
         return self.fallback.settle(call.request, self.clock.now_ms())
@@ -167,37 +162,34 @@ class TaskEngine(Engine):
         """Send it at once, if all is well and nothing has to be measured."""
         if self.breaker.failing or self.observers.watched:
             return False
-        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), landed)
+
+        def arrived(answers: Sequence[Answer | HeadgateError], rest: Rest | None) -> None:
+            landed(answers, None if rest is None else lambda: self._told(rest()))
+
+        return cast(OverlappingStore, self.store).start(batch, self.now_ms(), arrived)
 
     async def _guarded(self, method: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call the store, unless the breaker is open."""
         self.breaker.check()
+        return await self._told(method(*arguments))
+
+    async def _told(self, answering: Awaitable[T]) -> T:
+        """Tell the breaker what became of a call."""
         try:
-            result = await method(*arguments)
+            result = await answering
         except BaseException as error:
             self.breaker.ended(error)
             raise
         self.breaker.worked()
         return result
 
+    def beside(self, plan: Plan[None]) -> None:
+        self.in_background(self.run(plan))
+
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)  # the loop itself holds tasks only weakly
         task.add_done_callback(self._background.discard)
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Give back what slices have left at their end, though no request may follow; look again as long as there are
-        some."""
-        assert self.slices is not None
-        if loop is None:
-            if (back := self.slices.due()) and not self.closed:
-                self.in_background(self._settle_each(back))
-            loop = asyncio.get_running_loop()
-        elif self._swept_by is loop:
-            return
-        self._swept_by = loop if self.slices.next_end() is not None and not self.closed else None
-        if self._swept_by is not None:
-            loop.call_later(max(self.slices.span / MILLI, GLANCE_SECONDS), self._sweep)
 
     # Deciding
 
@@ -213,33 +205,31 @@ class TaskEngine(Engine):
     ) -> Decision[Lease]:
         if options is PLAIN and self.warm and not (observe and self.observers.active):
             # The short cut past the plan, for the usual acquire.
-            chain = self.chain_of(entity_id, resource)
-            if chain is not None:
-                if limits is not None:
-                    chain = chain.under(limits)
-                parts = chain.parts(consume)
-                if not chain.shape.has_slots:
-                    if self.take is not None:
-                        return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
-                    if (here := self.decide_here(chain, parts)) is not None:
-                        return here
-                    entry = None
-                    try:
-                        if self.slices is not None:
-                            answer = await self.run(ahead_plan(self.slices, chain, parts))
-                        else:
-                            entry = self._submit(chain.plain_request(parts))
-                            answer = await entry
-                        return Decision(self, chain, parts, answer)
-                    except asyncio.CancelledError:
-                        if entry is not None:
-                            await self._withdraw((entry,))
-                        raise
-                    except RateLimiterUnavailable as unavailable:
-                        asks = (Ask(entity_id, resource, consume, limits),)
-                        groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
-                        (outcome,) = await self.run(conclude_plan(self, groups, options))
-                        return self.decision(outcome, options)
+            known = self.known(entity_id, resource, consume, limits)
+            if known is not None:
+                chain, parts = known
+                if self.take is not None:
+                    return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
+                if (here := self.decide_here(chain, parts)) is not None:
+                    return here
+                future = None
+                try:
+                    if self.slices is not None:
+                        answer = await arun(ahead_plan(self.slices, chain, parts), self._perform)
+                    else:
+                        request = chain.plain_request(parts)
+                        future = self._submit(request)
+                        answer = await future
+                    return Decision(self, chain, parts, answer)
+                except asyncio.CancelledError:
+                    if future is not None:
+                        await self._withdraw({future: request})
+                    raise
+                except RateLimiterUnavailable as unavailable:
+                    asks = (Ask(entity_id, resource, consume, limits),)
+                    groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
+                    (outcome,) = await self.run(conclude_plan(self, groups, options))
+                    return self.decision(outcome, options)
         elif observe and self.observed():
             ask = Ask(entity_id, resource, consume, limits)
             with self.observers.deciding(named(self, (ask,))) as deciding:
@@ -273,7 +263,7 @@ class TaskEngine(Engine):
             members = self.known_members(asks)
             if members is not None and self.take is not None:
                 return self.take_each(members)
-            if members:
+            if members and self.slices is None:
                 results = await self._settle_each([chain.plain_request(parts) for chain, parts in members])
                 if (answered := self.decisions(members, results)) is not None:
                     return answered
@@ -284,10 +274,12 @@ class TaskEngine(Engine):
 
     async def close(self) -> None:
         if not self.closed:
+            if self._background:  # alerts that are still to be written
+                await asyncio.wait(self._background, timeout=self.store_timeout)
             self.closed, self.warm = True, False
             try:
                 if self.slices is not None and (back := self.slices.surrender()):
-                    await self._settle_each(back)
+                    await self._settle_each(back.requests)
                 await self.renewal.close()
                 if self._drain is not None:
                     await self._drain(2 * self.store_timeout)

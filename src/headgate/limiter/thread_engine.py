@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
-from ..core.decide import Answer, Parts, Request
+from ..core.decide import Answer, Request
 from ..core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable, Unanswered
 from ..core.limit import Limit
 from ..plan import (
@@ -27,19 +27,17 @@ from ..plan import (
 )
 from ..stores import InProcessStore, open_store
 from ..stores.contract import Store
-from .acquire.chain import Chain
 from .acquire.coalesce import MAX_BATCH, settle_each
 from .acquire.decision import Decision
 from .acquire.funnel import conclude_plan, decide_plan
 from .acquire.group import Ask, Member, as_groups, named
-from .acquire.options import PLAIN, OnError, OnUnavailable, Options
-from .acquire.prefetch import ahead_plan, dropped_by
+from .acquire.options import PLAIN, OnUnavailable, Options
+from .acquire.prefetch import ahead_plan, beside_plan
 from .acquire.slot_queue import SlotQueues
 from .acquire.thread_coalescer import ThreadCoalescer
 from .clock import GLANCE_SECONDS, SystemClock, sleep_on
 from .config import namespaces
 from .engine import Engine, settled_groups
-from .leases.held_slots import HeldSlots
 from .leases.lease import SyncLease
 from .leases.renewal import ThreadRenewal
 from .single_flight import ThreadSingleFlight
@@ -49,13 +47,15 @@ T = TypeVar("T")
 
 class ThreadEngine(Engine):
     store: Store
+    lease_class = SyncLease
 
     def open(self) -> None:
         store = self.store = open_store(self.url, self.store_timeout)
         store.usage_ms = self.usage_ms
+        self.new_bell = threading.Event
         self._single_flight = ThreadSingleFlight(10 * self.store_timeout)
         self.slot_queues = SlotQueues(
-            threading.Event, shared=not store.in_process, notifications=getattr(store, "notifications", None)
+            self.new_bell, shared=not store.in_process, notifications=getattr(store, "notifications", None)
         )
         self.renewal = ThreadRenewal(self)
         self._settle: Callable[[Request], Answer]
@@ -73,14 +73,6 @@ class ThreadEngine(Engine):
             take = cast(InProcessStore, store).take
             self.take = observers.taking(take) if observers.watched else take
 
-    def watch_slices(self) -> None:
-        """The next call of any kind gives back what is due."""
-
-    def make_lease(
-        self, chain: Chain, parts: Parts | None, on_error: OnError, hold: HeldSlots | None = None, *, degraded: bool
-    ) -> SyncLease:
-        return SyncLease(self, chain, parts, on_error, hold, degraded=degraded)
-
     # Performing the calls of plans
 
     def run(self, plan: Plan[T]) -> T:
@@ -88,32 +80,30 @@ class ThreadEngine(Engine):
 
     def perform(self, call: Call[Any]) -> Any:
         self.check_open()
-        perform: Callable[..., Any] = self._PERFORM.get(type(call), ThreadEngine._call_store)
-        if self.slices is None:
-            return perform(self, call)
-        if back := self.slices.due():
-            self._give_back(back)
-        try:
-            return perform(self, call)
-        finally:
-            if keys := dropped_by(call):
-                self.slices.drop(keys)
+        if self.slices is not None:
+            return run(beside_plan(self.slices, call), self._perform)
+        return self._perform(call)
 
-    def _give_back(self, back: Sequence[Request]) -> None:
-        with suppress(HeadgateError):  # it is lost, and no concern of the caller's
-            settle_each(self._settle_batch, back)
+    def _perform(self, call: Call[Any]) -> Any:
+        perform: Callable[..., Any] = self._PERFORM.get(type(call), ThreadEngine._call_store)
+        return perform(self, call)
 
     def _settle_one(self, call: Settle) -> Answer:
-        return self._settle(call.request)
+        answer = self._settle(call.request)
+        self.note_crossings((call.request,), (answer,))
+        return answer
 
     def _settle_all(self, call: SettleAll) -> list[Answer]:
         answers: list[Answer] = []
         for start in range(0, len(call.batch), MAX_BATCH):
             answers += self._settle_batch(call.batch[start : start + MAX_BATCH])
+        self.note_crossings(call.batch, answers)
         return answers
 
     def _settle_many(self, call: SettleEach) -> list[Answer | Unanswered]:
-        return settle_each(self._settle_batch, call.batch)
+        results = settle_each(self._settle_batch, call.batch)
+        self.note_crossings(call.batch, results)
+        return results
 
     def _settle_here(self, call: SettleHere) -> Answer:
         return self.fallback.settle(call.request, self.clock.now_ms())
@@ -168,6 +158,10 @@ class ThreadEngine(Engine):
         self.breaker.worked()
         return result
 
+    def beside(self, plan: Plan[None]) -> None:
+        """At once: a thread for it would cost more."""
+        self.run(plan)
+
     # Deciding
 
     def decide(
@@ -182,27 +176,24 @@ class ThreadEngine(Engine):
     ) -> Decision[SyncLease]:
         if options is PLAIN and self.warm and not (observe and self.observers.active):
             # The short cut past the plan, for the usual acquire.
-            chain = self.chain_of(entity_id, resource)
-            if chain is not None:
-                if limits is not None:
-                    chain = chain.under(limits)
-                parts = chain.parts(consume)
-                if not chain.shape.has_slots:
-                    if self.take is not None:
-                        return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
-                    if (here := self.decide_here(chain, parts)) is not None:
-                        return here
-                    try:
-                        if self.slices is not None:
-                            answer = self.run(ahead_plan(self.slices, chain, parts))
-                        else:
-                            answer = self._settle(chain.request(parts))
-                        return Decision(self, chain, parts, answer)
-                    except RateLimiterUnavailable as unavailable:
-                        asks = (Ask(entity_id, resource, consume, limits),)
-                        groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
-                        (outcome,) = self.run(conclude_plan(self, groups, options))
-                        return self.decision(outcome, options)
+            known = self.known(entity_id, resource, consume, limits)
+            if known is not None:
+                chain, parts = known
+                if self.take is not None:
+                    return Decision(self, chain, parts, self.take(chain.keys, parts, self.clock_ms()))
+                if (here := self.decide_here(chain, parts)) is not None:
+                    return here
+                try:
+                    if self.slices is not None:
+                        answer = run(ahead_plan(self.slices, chain, parts), self._perform)
+                    else:
+                        answer = self._settle(chain.plain_request(parts))
+                    return Decision(self, chain, parts, answer)
+                except RateLimiterUnavailable as unavailable:
+                    asks = (Ask(entity_id, resource, consume, limits),)
+                    groups = settled_groups(asks, (Member(chain, parts),), (unavailable,), options)
+                    (outcome,) = self.run(conclude_plan(self, groups, options))
+                    return self.decision(outcome, options)
         elif observe and self.observed():
             ask = Ask(entity_id, resource, consume, limits)
             with self.observers.deciding(named(self, (ask,))) as deciding:
@@ -243,6 +234,7 @@ class ThreadEngine(Engine):
         if not self.closed:
             self.closed, self.warm = True, False
             if self.slices is not None and (back := self.slices.surrender()):
-                self._give_back(back)
+                with suppress(HeadgateError):  # it is lost
+                    settle_each(self._settle_batch, back.requests)
             self.renewal.close(self.store_timeout)
             self.store.close()

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
+from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -23,6 +24,8 @@ from .reading import (
     Receive,
     Scope,
     Send,
+    answer_at_once,
+    body_at_once,
     check_json,
     not_found,
     read_body,
@@ -77,6 +80,13 @@ def _raw(headers: HeaderList) -> RawHeaders:
 @cache
 def _answer_headers(media: str) -> RawHeaders:
     return _raw([("Content-Type", media), ("Cache-Control", "no-store")])
+
+
+@cache
+def _head(status: int, media: str) -> bytes:
+    """As the server would write it."""
+    lines = [b"%b: %b\r\n" % header for header in (*_answer_headers(media), _NOSNIFF)]
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode() + b"".join(lines)
 
 
 def create_app(url: str, **settings: Any) -> ServiceApp:
@@ -161,8 +171,9 @@ class ApiEndpoint:
             return
         if answer is None:
             await _send(send, operation.status, [], b"")
-        else:
-            body = answer if isinstance(answer, bytes) else self._encoder.encode(answer)
+            return
+        body = answer if isinstance(answer, bytes) else self._encoder.encode(answer)
+        if not answer_at_once(scope, _head(operation.status, operation.media), body):
             await _send(send, operation.status, _answer_headers(operation.media), body)
 
     async def _handled(self, operation: Operation, scope: Scope, receive: Receive) -> Any:
@@ -170,16 +181,22 @@ class ApiEndpoint:
         self._service.check_host(headers)
         if operation.scope is None:
             return await operation.handler(self._service)
-        asked = await self._service.admit(operation.scope, headers, scope, receive)
+        asked = self._service.admit(operation.scope, headers, scope, receive)
+        await self._service.count(asked.token)
         given = scope.get("path_params")  # none at a path without parameters
         arguments: dict[str, Any] = {name: read_parameter(value) for name, value in given.items()} if given else {}
         if operation.query is not None or scope["query_string"]:
             arguments["query"] = read_query(scope["query_string"], operation.query)
         if operation.body is not None:
             check_json(headers)
-            body = await read_body(receive, headers, operation.max_bytes)
+            body = body_at_once(scope, operation.max_bytes)
+            if body is None:
+                body = await read_body(receive, headers, operation.max_bytes)
             arguments["body"] = read_json(body, self._decoders[operation.method])
-        return await operation.handler(asked, **arguments)
+        answer = await operation.handler(asked, **arguments)
+        if operation.changes:
+            self._service.changed()
+        return answer
 
 
 class Fixed:

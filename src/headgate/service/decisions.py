@@ -51,7 +51,8 @@ async def acquire(asked: Asked, body: AcquireForm) -> Decided:
     the lease and release it; without renewal it expires.
     """
     limits = limits_of(body.limits)
-    lasting = {} if _takes_no_slots(asked.limiter, body, limits) else await _lasting(asked.limiter, body, limits)
+    plain = _takes_no_slots(asked.limiter, body, limits)
+    lasting = {} if plain else await _lasting(asked.limiter, body, limits)
     deciding = asked.limiter.try_acquire(
         body.entity_id,
         body.resource,
@@ -62,9 +63,11 @@ async def acquire(asked: Asked, body: AcquireForm) -> Decided:
         **lasting,
     )
     decision = await (asked.service.waiting.run(deciding, asked.receive) if body.max_wait else deciding)
-    statuses = decision.statuses
-    lease_id = await _left(decision, statuses, bool(lasting))
-    said = [_status(status) for status in statuses]
+    said, slots = [], False
+    for status in decision.statuses:
+        said.append(_status(status))
+        slots = slots or status.limit.is_concurrent
+    lease_id = await _left(decision, bool(lasting)) if slots or lasting else None
     return Decided(decision.allowed, decision.retry_after_seconds, decision.degraded, lease_id, said)
 
 
@@ -97,9 +100,9 @@ async def _lasting(limiter: RateLimiter, body: AcquireForm, limits: Sequence[Lim
     return {"record_lease": True, "restore_on_expiry": body.lease.restore_on_expiry, "lease_ttl": ttl}
 
 
-async def _left(decision: Decision[Lease], statuses: Sequence[LimitStatus], recorded: bool) -> str | None:
+async def _left(decision: Decision[Lease], recorded: bool) -> str | None:
     """The id of a lease that the client must end."""
-    lease = decision.lease if recorded or any(status.limit.is_concurrent for status in statuses) else None
+    lease = decision.lease
     if lease is None:
         return None
     if decision.degraded:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_type_hints
 
 import msgspec
 
@@ -14,7 +14,7 @@ from ..http.engine import AsyncGate
 from ..limiter import RateLimiter
 from .bounds import MAX_BODY_BYTES
 from .reading import Receive
-from .tokens import Scope
+from .tokens import Scope, Token
 
 if TYPE_CHECKING:
     from .state import Service
@@ -25,15 +25,18 @@ JSON = "application/json"
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The context of a request: the limiter and the rules of its namespace. `actor`: the name of its token."""
+class Asked(NamedTuple):
+    """The context of a request: the limiter and the rules of its namespace. `token`: the one it was sent with."""
 
     service: Service
     limiter: RateLimiter
     gate: AsyncGate | None
     receive: Receive
-    actor: str
+    token: Token
+
+    @property
+    def actor(self) -> str:
+        return self.token.name
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Operation:
     @property
     def name(self) -> str:
         return self.handler.__name__
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes what processes keep in memory."""
+        return self.scope in ("admin", "namespaces")
 
     @property
     def words(self) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from math import inf
 from typing import Any, Literal, TypeAlias
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from .reading import AT_ONCE, AtOnce
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
@@ -169,6 +172,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(429, f"There are {MAX_PIPELINED} requests before this one: wait for responses.")
         super().on_headers_complete()
+        cycle = self.cycle
+        at_once = AtOnce(partial(_read_at_once, cycle), partial(_answer_at_once, cycle))
+        self.scope["extensions"] = {AT_ONCE: at_once}  # type: ignore[dict-item]
         self._enter("body")
 
     def on_body(self, body: bytes) -> None:
@@ -219,3 +225,25 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: any client could fill the log."""
+
+
+def _read_at_once(cycle: RequestResponseCycle) -> bytes | None:
+    """The body, if all of it is there."""
+    return None if cycle.more_body or cycle.disconnected else bytes(cycle.body)
+
+
+def _answer_at_once(cycle: RequestResponseCycle, head: bytes, body: bytes) -> bool:
+    """Do what the two messages of an ASGI response do, in one write. `head`: the status and headers, but the length."""
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    common = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+    close = b"" if cycle.keep_alive else b"connection: close\r\n"
+    sent = b"" if cycle.scope["method"] == "HEAD" else body
+    cycle.transport.write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (head, common, close, len(body), sent))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True

@@ -7,7 +7,7 @@ import binascii
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -31,6 +31,16 @@ _HIDDEN = "api_key"
 _SHOWN = 80
 _FORWARDED_PROTO = re.compile(rb'(?:^|[;,])\s*proto\s*=\s*"?https\b', re.IGNORECASE)
 UNKNOWN = "unknown"
+_NONE: Mapping[str, Any] = {}
+AT_ONCE = "headgate.at_once"
+
+
+class AtOnce(NamedTuple):
+    """An extension of ASGI, which spares messages: the body of the request, if it is all there; and a function that
+    sends the response, and returns whether it did."""
+
+    body: Callable[[], bytes | None]
+    answer: Callable[[bytes, bytes], bool]
 
 
 class Gone(Exception):
@@ -60,6 +70,19 @@ def check_json(headers: Headers) -> None:
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != _JSON:
         raise ProblemError(415, "the body must be sent with the header Content-Type: application/json")
+
+
+def body_at_once(scope: Scope, most: int) -> bytes | None:
+    """The body, if the server has all of it. Otherwise it has to be read."""
+    at_once: AtOnce | None = scope.get("extensions", _NONE).get(AT_ONCE)
+    body = None if at_once is None else at_once.body()
+    return None if body is None or len(body) > most else body
+
+
+def answer_at_once(scope: Scope, head: bytes, body: bytes) -> bool:
+    """Whether the server has sent the response. Otherwise it has to be sent as messages."""
+    at_once: AtOnce | None = scope.get("extensions", _NONE).get(AT_ONCE)
+    return at_once is not None and at_once.answer(head, body)
 
 
 async def read_body(receive: Receive, headers: Headers, most: int) -> bytes:

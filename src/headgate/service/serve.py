@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from ..core.errors import ValidationError
+from ..http.failures import Minutely
 from ..http.rule_set import STORED
 from ..http.rules_file import RulesFile, load_rules
 from .app import ServiceApp
@@ -27,7 +28,7 @@ from .envoy.servicer import RateLimitServicer
 from .listen import Address, room_for
 from .protocol import IDLE_SECONDS, MAX_CONNECTIONS, READ_SECONDS, BoundedProtocol, Bounds
 from .reload import ReloadedFile, Reloader, stamp_of
-from .shared_metrics import WRITE_SECONDS, SharedMetrics
+from .shared import WRITE_SECONDS, SharedFolder
 from .state import NO_RULES, Service
 from .tokens import load_tokens
 
@@ -44,6 +45,7 @@ OFF = "off"
 _WITH_TOKENS = "pass --tokens (`headgate token NAME` makes one), or listen on 127.0.0.1"
 _WITHOUT_API = "listen on 127.0.0.1, or run `headgate serve --tokens FILE`, which has the dashboard too"
 _LOOK_TICKS = 5  # of a tenth of a second
+_SHARE_REST = 9.0
 _LATER_SECONDS = 5.0  # after the timeout; then open connections are closed
 
 
@@ -86,11 +88,14 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """What a worker shares with the others: the socket for HTTP, the port for gRPC, and the folder of metrics."""
+    """What a worker shares with the others: the ports, a folder and a key. `beats`: each worker counts up its own."""
 
-    listener: socket.socket
+    http_port: int
     grpc_port: int
     folder: str
+    beats: Any = field(repr=False)
+    secret: bytes = field(repr=False)
+    number: int = 0
 
 
 def serve(settings: ServeSettings, on_listening: Callable[[ListenAddresses], object]) -> None:
@@ -109,11 +114,11 @@ def serve_here(
     orphaned: int,
 ) -> None:
     """Serve as one of several workers. `orphaned`: a file that is at its end when the supervisor has died."""
+    files.http = files.http.at(place.http_port)
     if files.grpc is not None:
         files.grpc = files.grpc.at(place.grpc_port)
-    with place.listener as listener:
-        shared = SharedMetrics(place.folder)
-        run(_Process(settings, files, listener, on_listening, shared, orphaned).run())
+    with files.http.bound(shared=True) as listener:
+        run(_Process(settings, files, listener, on_listening, place, orphaned).run())
 
 
 class ServeFiles:
@@ -154,8 +159,8 @@ def _read_rules(path: str | Path) -> tuple[RulesFile, DescriptorRules]:
     return rules, read_descriptors(rules.sections.get(SECTION))
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, app: ServiceApp, settings: ServeSettings, on_started: Callable[[], object]) -> None:
+class HttpServer(uvicorn.Server):
+    def __init__(self, app: Any, settings: ServeSettings, on_started: Callable[[], object]) -> None:
         bounds = Bounds(settings.read_timeout, settings.idle_timeout, settings.max_connections)
         config = uvicorn.Config(
             app,
@@ -198,12 +203,14 @@ class _Process:
         files: ServeFiles,
         listener: socket.socket,
         on_listening: Callable[[ListenAddresses], object],
-        shared: SharedMetrics | None = None,
+        place: WorkerPlace | None = None,
         orphaned: int | None = None,
     ) -> None:
         self._settings = settings
-        self._shared = shared
+        self._place = place
+        self._shared = None if place is None else SharedFolder(place.folder, place.number)
         self._orphaned = orphaned
+        self._minutely = Minutely()
         self._files = files
         self._listener = listener
         self._on_listening = on_listening
@@ -218,11 +225,13 @@ class _Process:
             read_only=settings.read_only,
             metrics_resources=settings.metrics_resources,
             proxies=settings.proxies,
-            shared_metrics=shared,
+            workers=settings.workers,
+            shared=self._shared,
+            secret=None if place is None else place.secret,
         )
         self._servicer = RateLimitServicer(files.descriptors, self._service.authorize)
         self._app = ServiceApp(self._service, api=settings.api)
-        self._http = _Server(self._app, settings, self._started)
+        self._http = HttpServer(self._app, settings, self._started)
         self._reloader = Reloader([*self._files_to_watch()], settings.reload_every)
         self._reloading: asyncio.Task[None] | None = None
         self._envoy: EnvoyServer | None = None
@@ -235,8 +244,8 @@ class _Process:
         if self._settings.api:  # `headgate ui` ends with its terminal
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         tasks = [loop.create_task(self._reconcile()), loop.create_task(self._reloader.watch())]
-        if self._shared is not None:
-            tasks.append(loop.create_task(self._write_metrics()))
+        if self._place is not None:
+            tasks += [loop.create_task(self._share()), loop.create_task(self._beat(self._place))]
         if self._orphaned is not None:
             loop.add_reader(self._orphaned, self._end_alone, self._orphaned)
         try:
@@ -254,7 +263,8 @@ class _Process:
                 task.cancel()
             if self._envoy is not None:
                 await (self._envoy_ends or self._envoy.stop(0))
-            self._service.share_metrics()
+            if self._shared is not None:
+                await self._share_once(0)
             await self._app.close()
 
     def _started(self) -> None:
@@ -281,10 +291,23 @@ class _Process:
             log.error("the supervisor has died: this worker ends")
             self._end()
 
-    async def _write_metrics(self) -> None:
+    async def _share(self) -> None:
         while True:
-            self._service.share_metrics()
+            await self._share_once(_SHARE_REST)
             await asyncio.sleep(WRITE_SECONDS)
+
+    async def _beat(self, place: WorkerPlace) -> None:
+        """Let the supervisor see that this worker does not hang."""
+        while True:
+            place.beats[place.number] += 1
+            await asyncio.sleep(WRITE_SECONDS)
+
+    async def _share_once(self, rest: float) -> None:
+        try:
+            await self._service.share(rest)
+        except OSError as error:  # the disk is full: decisions go on
+            if times := self._minutely.times("share"):
+                log.error("this worker cannot share its counts (%d times since the last message): %s", times, error)
 
     def _reload(self) -> None:
         self._service.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -22,11 +23,11 @@ from ..http.rules_file import RulesFile
 from ..http.tiers import Tiers
 from ..limiter import RateLimiter
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
-from .metrics import Exposition, ServiceCollector
+from .metrics import NamespaceMetrics
 from .operations import Asked
 from .problems import ProblemError
 from .reading import Clients, Headers, Receive
-from .shared_metrics import SharedMetrics
+from .shared import Counts, LimiterState, SharedFolder
 from .tokens import AuthFailures, Door, Token, Tokens
 from .ui.live import LiveStats
 
@@ -48,7 +49,13 @@ class Room(NamedTuple):
     limiter: RateLimiter
     gate: AsyncGate | None
     live: LiveStats | None
-    metrics: Exposition
+    metrics: NamespaceMetrics
+
+    def counts(self) -> Counts:
+        """What this process has counted."""
+        limiter = self.limiter
+        state = LimiterState(limiter.breaker_state, limiter.waiters, limiter.leases_held)
+        return Counts(self.metrics.families(), None if self.live is None else self.live.counts(), state)
 
 
 class Service:
@@ -58,7 +65,8 @@ class Service:
     `max_requests`: the rate limit of each token; None: no limit.
     `metrics_resources`: the resources with their own labels in metrics.
     `proxies`: addresses and networks whose `X-Forwarded-For` is trusted.
-    `shared_metrics`: where the workers of one service exchange their metrics.
+    `workers`: the number of processes of this service; `shared`: what they share, if there are several.
+    `secret`: the key of the sessions, the same in all workers.
     `dashboard`: whether the dashboard is served; `read_only`: whether it can change anything.
     """
 
@@ -76,7 +84,9 @@ class Service:
         read_only: bool = False,
         metrics_resources: Iterable[str] = (),
         proxies: Iterable[str] = (),
-        shared_metrics: SharedMetrics | None = None,
+        workers: int = 1,
+        shared: SharedFolder | None = None,
+        secret: bytes | None = None,
     ) -> None:
         # A name, so that all limiters of the service share one store: `memory://` is another for each.
         self.url = f"memory://service-{secrets.token_hex(8)}" if url == "memory://" else url
@@ -92,7 +102,9 @@ class Service:
         self._bound = None if max_requests is None else RequestBound(_one_limit(max_requests))
         self._hash_entity_ids = hash_entity_ids
         self._metrics_resources = tuple(metrics_resources)
-        self._shared_metrics = shared_metrics
+        self.workers = workers
+        self.shared = shared
+        self.secret = secret or secrets.token_bytes(32)
         self._rooms: dict[str, Room] = {}
         self._ready = (0.0, False)
         self.waiting = Waiting(max_waiting)
@@ -105,25 +117,36 @@ class Service:
         if room is None:
             limiter = RateLimiter(self.url, namespace=namespace, hash_entity_ids=self._hash_entity_ids)
             live = LiveStats() if self.dashboard else None
-            if live is not None:
-                limiter.watch(live)
             room = self._rooms[namespace] = Room(
                 limiter,
                 _gate(limiter, self._rules),
                 live,
-                Exposition(limiter, self._metrics_resources, ServiceCollector(self)),
+                NamespaceMetrics(limiter, self._metrics_resources, self, live),
             )
         return room
 
-    def metrics_page(self, namespace: str) -> bytes:
-        """The metrics of a namespace, of all workers."""
-        own = self.room(namespace).metrics.page()
-        return own if self._shared_metrics is None else self._shared_metrics.merged(namespace, own)
+    def counts(self, namespace: str) -> list[Counts]:
+        """The counts of a namespace, of each worker."""
+        own = self.room(namespace).counts()
+        return [own] if self.shared is None else self.shared.of_all(namespace, own)
 
-    def share_metrics(self) -> None:
-        if self._shared_metrics is not None:
-            for namespace, room in self._rooms.items():
-                self._shared_metrics.write(namespace, room.metrics.page())
+    async def share(self, rest: float) -> None:
+        """Let the other workers know what was counted, and learn of their changes.
+
+        It rests so many times as long as it works. So even thousands of namespaces do not keep decisions waiting.
+        """
+        assert self.shared is not None
+        if self.shared.was_changed():
+            self.forget()
+        for namespace, room in list(self._rooms.items()):
+            began = time.perf_counter()
+            self.shared.write(namespace, room.counts())
+            await asyncio.sleep(rest * (time.perf_counter() - began))
+
+    def changed(self) -> None:
+        """Limits, entities or namespaces were changed: the other workers read them again within a second."""
+        if self.shared is not None:
+            self.shared.tell_change()
 
     def use_rules(self, rules: RulesFile) -> None:
         """Apply other rules from now on, in all namespaces. If they are invalid, nothing changes."""
@@ -162,7 +185,7 @@ class Service:
             return self.anybody
         return None if presented is None else self.tokens.find(presented)
 
-    async def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
+    def admit(self, scope: str, headers: Headers, request: Mapping[str, Any], receive: Receive) -> Asked:
         """The context of a request with the scope, or ProblemError. `request` is the ASGI scope."""
         presented = None if self.tokens is None else _bearer(headers)
         token = self._token(presented)
@@ -175,9 +198,8 @@ class Service:
             self.auth_failures.count("api", "scope", token.name)
             challenge = f'{_CHALLENGE}, error="insufficient_scope", scope="{scope}"'
             raise ProblemError(403, f"the token lacks the scope {scope!r}", [("WWW-Authenticate", challenge)])
-        await self.count(token)
         room = self.room(token.namespace)
-        return Asked(self, room.limiter, room.gate, receive, token.name)
+        return Asked(self, room.limiter, room.gate, receive, token)
 
     async def count(self, token: Token) -> None:
         """Count a request of a token. ProblemError if there are too many."""

@@ -141,8 +141,9 @@ def _as_plan(
     return lambda declared: declared
 
 
-# What becomes of a batch that was sent by `start`: the answers, or a coroutine that has to be awaited for them.
-Landed: TypeAlias = "Callable[[Sequence[Answer | HeadgateError], Coroutine[Any, Any, list[Answer]] | None], None]"
+Rest: TypeAlias = "Callable[[], Coroutine[Any, Any, list[Answer]]]"
+# What becomes of a batch that was sent by `start`: the answers, or what has to be called and awaited for them.
+Landed: TypeAlias = "Callable[[Sequence[Answer | HeadgateError], Rest | None], None]"
 
 
 class OverlappingStore(Protocol):

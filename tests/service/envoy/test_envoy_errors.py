@@ -119,7 +119,7 @@ def test_a_namespace_that_is_deleted(serve: Serve, tmp_path: Path, caplog: pytes
 
 def test_what_is_wrong_with_the_service_itself_is_not_told(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(RateLimiter):
-        async def try_acquire_each(self, *arguments: Any, **named: Any) -> Any:
+        async def try_acquire(self, *arguments: Any, **named: Any) -> Any:
             raise RuntimeError("secret inner workings")
 
     client = serve(ADDRESS, kind=Broken)

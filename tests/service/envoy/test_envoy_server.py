@@ -32,10 +32,10 @@ class Slow(RateLimiter):
         self.asked = 0
         self.may = threading.Event()
 
-    async def try_acquire_each(self, *arguments: Any, **named: Any) -> Any:
+    async def try_acquire(self, *arguments: Any, **named: Any) -> Any:
         self.asked += 1
         await asyncio.to_thread(self.may.wait, 10)
-        return await super().try_acquire_each(*arguments, **named)
+        return await super().try_acquire(*arguments, **named)
 
 
 class Running:

@@ -228,7 +228,7 @@ def test_a_session_ends_by_itself() -> None:
     sessions = Sessions(lambda sha256: TOKEN, clock)
     session = sessions.open(TOKEN)
     clock.now = SESSION_SECONDS - 1
-    assert sessions.get(session.session_id) is session
+    assert sessions.get(session.session_id) == session
     clock.now += 1
     assert sessions.get(session.session_id) is None
 
@@ -237,7 +237,7 @@ def test_a_session_ends_with_its_token() -> None:
     known = {TOKEN.sha256: TOKEN}
     sessions = Sessions(known.get)
     session, other = sessions.open(TOKEN), sessions.open(TOKEN)
-    assert sessions.get(session.session_id) is session
+    assert sessions.get(session.session_id) == session
     known[TOKEN.sha256] = replace(TOKEN, scopes=frozenset(["read"]))  # it may do less than when the session began
     assert sessions.get(session.session_id) is None
     known.clear()

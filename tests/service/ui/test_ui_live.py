@@ -26,7 +26,7 @@ class Clock:
 
 @given(st.lists(names, max_size=600), st.integers(1, 12))
 def test_a_sketch_is_never_far_off(seen: list[str], kept: int) -> None:
-    top, true = Top(kept), Counter(seen)
+    top, true = Top(kept=kept), Counter(seen)
     for name in seen:
         top.add(name)
     assert len(top.counts) <= 2 * kept

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _KEPT = 64
 _NEVER = object()  # equal to nothing that a caller passes
+_NO_LIMITS_YET: Any = (_NEVER, None)
 ONE_OF_EACH: Mapping[str, Any] = {}  # as what to consume: one of every limit there is
 
 
@@ -26,11 +27,15 @@ class Shape:
     """The limits along a chain, the entity's first, without the entities. A million entities may share one.
 
     `sources`: the levels that the entity's limits are from, in their order; none if they came with the call.
-    `own`: the limits that the limiter was made with.
+    `own`: the limits that the limiter was made with. `until_ms`: when a schedule changes the limits (None: never), and
+    `following`: the limits of the levels from then on.
     What every acquire needs of a shape is computed once and kept.
     """
 
-    __slots__ = ("_parts", "_variants", "has_slots", "last", "levels", "on_unavailable", "own", "revisions", "sources")
+    __slots__ = (
+        "_parts", "_variants", "following", "has_quotas", "has_slots", "is_plain", "last", "levels", "on_unavailable",
+        "own", "revisions", "sources", "until_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,7 +50,11 @@ class Shape:
         self.sources = sources
         self.on_unavailable = on_unavailable
         self.own = own
+        self.until_ms: int | None = None
+        self.following: tuple[Mapping[str, Limit], ...] = ()
         self.has_slots = any(limit.is_concurrent for limits in levels for limit in limits.values())
+        self.has_quotas = any(limit.is_quota for limits in levels for limit in limits.values())
+        self.is_plain = not self.has_slots and not any(limit.alerts_milli for of in levels for limit in of.values())
         self._parts: dict[tuple[Any, ...], Parts] = {}
         self.last: tuple[Any, Parts] = (_NEVER, ())  # what was consumed last, and its parts; threads share it
         self._variants: dict[tuple[Limit, ...], Shape] = {}
@@ -86,7 +95,7 @@ class Chain:
         self.keys = keys
         self.shape = shape
         # The limits that the last call brought, and the chain under them: one value, since threads share it.
-        self._last: tuple[Any, Chain] = (_NEVER, self)
+        self._last: tuple[Any, Chain] = _NO_LIMITS_YET
         self._request: Request | None = None  # the last plain take
 
     def under(self, limits: Iterable[Limit]) -> Chain:

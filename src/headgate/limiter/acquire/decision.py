@@ -9,6 +9,7 @@ from ...core.decide import Answer, Parts
 from ...core.errors import CorruptState
 from ...core.limit import Limit
 from ...core.names import parse_bucket_key
+from ...core.schedule import past_edge
 from ...core.status import LimitStatus
 from ...core.units import MILLI, from_milli
 from ..leases.held_slots import RECORDED
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..leases.lease import BaseLease
     from .options import OnError
-    from .prefetch import Slice
+    from .slice import Slice
 
 L = TypeVar("L", bound="BaseLease")
 
@@ -42,7 +43,7 @@ class Decision(Generic[L]):
         self._engine = engine
         self._chain = chain
         self._parts = parts
-        self._answer = answer
+        self._answer = answer if self.allowed else looking_ahead(engine, chain, parts, answer)
         self._outcome = outcome
         self._slice = given_by
         self._lease: L | None = None
@@ -163,6 +164,14 @@ class JointDecision(Decision[L]):
             [found[of[member.chain.keys[part.level], part.limit.name]] for part in (member.parts or ())]
             for member in self._members
         ]
+
+
+def looking_ahead(engine: Engine, chain: Chain, parts: Parts | None, answer: Answer | None) -> Answer | None:
+    """A refusal whose wait looks past the next edge of a schedule."""
+    shape = chain.shape
+    if shape.until_ms is None or answer is None or parts is None:
+        return answer
+    return past_edge(parts, answer, shape.following, engine.clock_ms(), shape.until_ms)
 
 
 def statuses(chain: Chain, parts: Parts, answer: Answer, now_ms: int, max_wait_ms: int = 0) -> list[LimitStatus]:

@@ -57,8 +57,7 @@ class Fallback:
 def share(limit: Limit, instances: int) -> Limit:
     capacity_milli = max(limit.capacity_milli // instances, min(limit.capacity_milli, MILLI))
     if limit.is_concurrent:
-        return Limit.from_stored(limit.name, capacity_milli // MILLI * MILLI, 0, limit.period_ms)
+        return limit.changed(capacity_milli=capacity_milli // MILLI * MILLI)
     if limit.is_quota:
-        return Limit.from_stored(limit.name, capacity_milli, limit.refill_milli, limit.period_ms, limit.calendar)
-    period_ms = min(limit.period_ms * instances, MAX_PERIOD_MS)
-    return Limit.from_stored(limit.name, capacity_milli, limit.refill_milli, period_ms)
+        return limit.changed(capacity_milli=capacity_milli)
+    return limit.changed(capacity_milli=capacity_milli, period_ms=min(limit.period_ms * instances, MAX_PERIOD_MS))

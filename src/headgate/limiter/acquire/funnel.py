@@ -131,7 +131,7 @@ def _last_known(engine: Engine, ask: Ask) -> Chain | None:
         if ask.limits is None and not (own and isinstance(ask.consume, Mapping) and ask.consume.keys() <= own.keys()):
             return None
         key = bucket_key(engine.namespace, engine.stored_id(ask.entity_id), check_resource(ask.resource))
-        known = Chain((key,), Shape([own], [1], merge((), own).sources, own=own))
+        known = Chain((key,), Shape([own], [1], merge((), own, 0).sources, own=own))
     return known if ask.limits is None else known.under(ask.limits)
 
 

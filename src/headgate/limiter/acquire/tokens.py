@@ -18,6 +18,7 @@ from ..engine import Engine
 from ..observe.audit import audited_plan
 from ..observe.overview import all_buckets_plan
 from .chain import Chain, Shape
+from .decision import looking_ahead
 
 
 def available_plan(
@@ -43,8 +44,9 @@ def time_until_available_plan(
 ) -> Plan[float | None]:
     """Seconds until an acquire of `needed` would pass: 0.0 if now, None if never."""
     chain = yield from chain_plan(engine, entity_id, resource, limits)
-    answer = yield from Settle(Request(Mode.PEEK, chain.keys, chain.shape.spread(chain.amounts(needed))))
-    return None if answer.wait_ms is None else answer.wait_ms / MILLI
+    parts = chain.shape.spread(chain.amounts(needed))
+    answer = looking_ahead(engine, chain, parts, (yield from Settle(Request(Mode.PEEK, chain.keys, parts))))
+    return None if answer is None or answer.wait_ms is None else answer.wait_ms / MILLI
 
 
 def adjust_plan(

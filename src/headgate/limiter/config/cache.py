@@ -33,13 +33,19 @@ class ConfigCache:
     """
 
     def __init__(
-        self, namespace: str, ttl_seconds: float, now_ms: Callable[[], int] | None, stored_id: ToStoredId
+        self,
+        namespace: str,
+        ttl_seconds: float,
+        now_ms: Callable[[], int] | None,
+        wall_ms: Callable[[], int],
+        stored_id: ToStoredId,
     ) -> None:
         self._namespace = namespace
         self._stored_id = stored_id
         self._ttl_seconds = ttl_seconds
         self._ttl = ttl_seconds * 1000 if now_ms else ttl_seconds
         self._now: Callable[[], float] = now_ms or time.monotonic
+        self._wall_ms, self._tick_ms = wall_ms, 1 if now_ms else 1000
         self._chains: _Chains = {}
         self._shapes: dict[
             str, tuple[float, Shape, str, str]
@@ -86,14 +92,21 @@ class ConfigCache:
         chains = self._chains
         if self._ttl and generation == self.generation:
             self._read += (entity_id, resource) not in chains
-            _keep(chains, (entity_id, resource), self._now() + self._ttl, chain)
+            _keep(chains, (entity_id, resource), self._until(chain.shape), chain)
+
+    def _until(self, shape: Shape) -> float:
+        """For how long it is kept: at most until a schedule changes it."""
+        left = self._ttl
+        if shape.until_ms is not None:
+            left = min(left, (shape.until_ms - self._wall_ms()) / self._tick_ms)
+        return self._now() + left
 
     def put_shape(self, resource: str, shape: Shape, generation: int) -> None:
         """The shape of every entity on the resource, if none has anything of its own."""
         self.on_unavailable = shape.on_unavailable
         if self._ttl and generation == self.generation:
             before, after = bucket_key(self._namespace, StoredId("#"), resource).split("##")
-            self._shapes[resource] = (self._now() + self._ttl, shape, before, f"#{after}")
+            self._shapes[resource] = (self._until(shape), shape, before, f"#{after}")
 
     @property
     def entities_have_their_own(self) -> bool:

@@ -15,6 +15,7 @@ from ...core.errors import ValidationError
 from ...core.limit import Limit, by_name
 from ...core.names import StoredId, check_resource
 from ...core.records import ABSENT, Record
+from ...core.schedule import Schedule, Scheduled
 from .. import keys
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class StoredLimits(list[Limit]):
     """The limits stored at one level: none if it is empty, and then `version` is 0.
 
     `inherit`: limits of other names come from the next level. `on_unavailable`: the outage policy, stored with the
-    system's limits.
+    system's limits. `schedule`: when other limits hold instead of these; None: never.
     """
 
     def __init__(
@@ -143,8 +144,10 @@ class StoredLimits(list[Limit]):
         inherit: bool = True,
         version: int = ABSENT,
         on_unavailable: OnUnavailable | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         super().__init__(limits)
+        self.schedule = schedule
         self.inherit = inherit
         self.version = version
         self.on_unavailable = on_unavailable
@@ -159,6 +162,7 @@ def stored_limits(record: Record | None) -> StoredLimits:
         inherit=inherits(value),
         version=record.version,
         on_unavailable=value.get("on_unavailable"),
+        schedule=schedule_in(value),
     )
 
 
@@ -194,25 +198,45 @@ class ResolvedLimits(tuple[list[Limit], "Source | None"]):
 
 
 class Merged(NamedTuple):
-    """Limits by name, those of the most specific level first; and the level of each, in the same order."""
+    """Limits by name, those of the most specific level first; and the level of each, in the same order.
+
+    Schedules have made them so since `since_ms` (0: there are none), and will until `until_ms`. `values` and `own` are
+    what they were merged from, and `searched` the levels.
+    """
 
     limits: dict[str, Limit]
     sources: tuple[Source, ...]
+    since_ms: int = 0
+    until_ms: int | None = None
+    searched: Sequence[Source] = STORED
+    values: tuple[Value | None, ...] = ()
+    own: Mapping[str, Limit] = {}
+
+    def at(self, ms: int) -> dict[str, Limit]:
+        """The limits at another moment."""
+        return merge(self.values, self.own, ms, self.searched).limits
 
     def resolved(self, on_unavailable: OnUnavailable | None) -> ResolvedLimits:
         return ResolvedLimits(self.limits.values(), self.sources, on_unavailable)
 
 
-def merge(values: Iterable[Value | None], own: Mapping[str, Limit], levels: Sequence[Source] = STORED) -> Merged:
-    """Merge the values of records, the most specific first, and a limiter's `own` limits below them."""
+def merge(
+    values: Iterable[Value | None], own: Mapping[str, Limit], now_ms: int, levels: Sequence[Source] = STORED
+) -> Merged:
+    """Merge the values of records as of `now_ms`, the most specific first, and a limiter's `own` limits below them."""
+    values = tuple(values)
     limits: dict[str, Limit] = {}
     sources: list[Source] = []
+    since_ms, until = 0, list[int]()
     for level, value in zip(levels, values):
         if value is None:
             continue
-        for limit in value["limits"]:
-            if limit["name"] not in limits:
-                limits[limit["name"]] = Limit.from_dict(limit)
+        now = limits_at(value, now_ms)
+        since_ms = max(since_ms, now.since_ms)
+        until += [now.until_ms] if now.until_ms else []
+        for limit in now.limits:
+            if limit.name not in limits:
+                limits[limit.name] = limit
                 sources.append(level)
         if not inherits(value):
             break
@@ -221,7 +245,17 @@ def merge(values: Iterable[Value | None], own: Mapping[str, Limit], levels: Sequ
             if name not in limits:
                 limits[name] = one
                 sources.append("limiter")
-    return Merged(limits, tuple(sources))
+    return Merged(limits, tuple(sources), since_ms, min(until, default=None), levels, values, own)
+
+
+def limits_at(value: Value, now_ms: int) -> Scheduled:
+    """The limits of a level at a moment. `until_ms` is 0 if they do not depend on it."""
+    schedule = schedule_in(value)
+    return Scheduled(tuple(limits_in(value)), 0, 0) if schedule is None else schedule.at(now_ms)
+
+
+def schedule_in(value: Value) -> Schedule | None:
+    return Schedule.from_dict(value["schedule"], limits_in(value)) if value.get("schedule") else None
 
 
 def limits_in(value: Value) -> list[Limit]:
@@ -232,12 +266,15 @@ def inherits(value: Value) -> bool:
     return bool(value.get("inherit", True))
 
 
-def level_value(limits: Iterable[Limit], inherit: bool = True) -> dict[str, Any]:
+def level_value(limits: Iterable[Limit] | Schedule, inherit: bool = True) -> dict[str, Any]:
     """The record of a level, checked."""
-    named = by_name(limits)
+    schedule = limits if isinstance(limits, Schedule) else getattr(limits, "schedule", None)
+    named = by_name(limits.otherwise if isinstance(limits, Schedule) else limits)
     if not named:
         raise ValidationError("limits must not be empty; to remove stored limits, delete them")
     if not isinstance(inherit, bool):
         raise ValidationError(f"inherit must be True or False, not {inherit!r}")
     value: dict[str, Any] = {"limits": [limit.as_dict() for limit in named.values()]}
+    if schedule is not None:
+        value["schedule"] = schedule.as_dict()
     return value if inherit else value | {"inherit": False}

@@ -10,6 +10,7 @@ from ...core.errors import EntityNotFound, ValidationError
 from ...core.limit import Limit
 from ...core.names import StoredId, bucket_key, check_resource
 from ...core.records import Page, Record
+from ...core.schedule import Schedule
 from ...plan import GetRecords, ListRecords, Plan, SingleFlight
 from .. import keys
 from ..acquire.chain import Chain, Shape
@@ -80,8 +81,9 @@ def _common_shape_plan(engine: Engine, resource: str) -> Plan[Shape | None]:
     revision, *records = yield from GetRecords(
         [keys.revision_key(engine.namespace), *_searched_keys(engine.namespace, StoredLevel(resource=resource))]
     )
-    limits, sources = merge(_values(records), engine.limits, EVERYONES)
-    return Shape([limits], [_as_of(revision)], sources, _policy(records[-1]), engine.limits)
+    merged = merge(_values(records), engine.limits, engine.clock.now_ms(), EVERYONES)
+    shape = Shape([merged.limits], [_as_of(revision, merged)], merged.sources, _policy(records[-1]), engine.limits)
+    return _until(shape, [merged])
 
 
 def _read_chain_plan(engine: Engine, entity_id: StoredId, resource: str, own: Mapping[str, Limit]) -> Plan[Chain]:
@@ -98,7 +100,15 @@ def _read_chain_plan(engine: Engine, entity_id: StoredId, resource: str, own: Ma
         above = link.parent_id
     levels, revisions = [link.merged.limits for link in links], [link.revision for link in links]
     chain_keys = tuple(bucket_key(engine.namespace, link.entity_id, resource) for link in links)
-    return Chain(chain_keys, Shape(levels, revisions, first.merged.sources, first.policy, own))
+    shape = Shape(levels, revisions, first.merged.sources, first.policy, own)
+    return Chain(chain_keys, _until(shape, [link.merged for link in links]))
+
+
+def _until(shape: Shape, merged: Sequence[Merged]) -> Shape:
+    until_ms = min((one.until_ms for one in merged if one.until_ms is not None), default=None)
+    if until_ms is not None:
+        shape.until_ms, shape.following = until_ms, tuple(one.at(until_ms) for one in merged)
+    return shape
 
 
 class Link(NamedTuple):
@@ -121,13 +131,14 @@ def read_link_plan(engine: Engine, entity_id: StoredId, resource: str, own: Mapp
         ]
     )
     value: dict[str, Any] = entity.value if entity else {"parent_id": None, "cascade": False}
+    merged = merge(_values(records), own, engine.clock.now_ms())
     return Link(
         entity_id=entity_id,
         exists=entity is not None,
         parent_id=value["parent_id"],
         cascade=value["cascade"],
-        merged=merge(_values(records), own),
-        revision=_as_of(revision),
+        merged=merged,
+        revision=_as_of(revision, merged),
         policy=_policy(records[-1]),
     )
 
@@ -140,10 +151,11 @@ def _values(records: Iterable[Record | None]) -> Iterator[dict[str, Any] | None]
     return (record.value if record else None for record in records)
 
 
-def _as_of(revision: Record | None) -> int:
+def _as_of(revision: Record | None, merged: Merged) -> int:
     """The revision of the limits that were read, including the limiter's own: a bucket that has seen a later revision
-    does not go back to them. Never 0, which stands for limits passed to a call."""
-    return revision_of(revision) or 1
+    does not go back to them. Never 0, which stands for limits passed to a call. Revisions are times, and the edge of a
+    schedule is one more of them."""
+    return max(revision_of(revision), merged.since_ms) or 1
 
 
 def _policy(system: Record | None) -> OnUnavailable | None:
@@ -165,7 +177,7 @@ def resolve_limits_plan(engine: Engine, entity_id: str, resource: str) -> Plan[R
 def set_limits_plan(
     engine: Engine,
     entity_id: str,
-    limits: Sequence[Limit],
+    limits: Sequence[Limit] | Schedule,
     resource: str | None = None,
     *,
     inherit: bool = True,
@@ -212,7 +224,7 @@ def list_entities_with_custom_limits_plan(
 def set_resource_defaults_plan(
     engine: Engine,
     resource: str,
-    limits: Sequence[Limit],
+    limits: Sequence[Limit] | Schedule,
     *,
     inherit: bool = True,
     expected_version: int | None = None,
@@ -248,7 +260,7 @@ def list_resources_with_defaults_plan(
 
 def set_system_defaults_plan(
     engine: Engine,
-    limits: Sequence[Limit],
+    limits: Sequence[Limit] | Schedule,
     on_unavailable: OnUnavailable | None = None,
     *,
     inherit: bool = True,

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from ...core.limit import Limit
 from ...core.names import StoredId
 from ...core.records import Record
+from ...core.schedule import Schedule
 from ...plan import GetRecords, ListRecords, Plan
 from .. import keys
 from ..acquire.options import OnUnavailable
@@ -52,7 +53,7 @@ def preview_limits_plan(
     engine: Engine,
     entity_id: str | None = None,
     resource: str | None = None,
-    limits: Iterable[Limit] | None = None,
+    limits: Iterable[Limit] | Schedule | None = None,
     *,
     inherit: bool = True,
     on_unavailable: OnUnavailable | None = None,
@@ -93,7 +94,8 @@ def _both(
     values: list[Value | None] = [record.value if record else None for record in records]
     changed: list[Any] = [*values[:at], value, *values[at + 1 :]]
     before, after = (
-        merge(some, engine.limits).resolved((some[-1] or {}).get("on_unavailable")) for some in (values, changed)
+        merge(some, engine.limits, engine.clock.now_ms()).resolved((some[-1] or {}).get("on_unavailable"))
+        for some in (values, changed)
     )
     return before, after
 

@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from ...core.decide import FORCE, Answer, Parts, Request, refund
+from ...core.decide import FORCE, Answer, Part, Parts, Request, refund
 from ...core.errors import (
     UNANSWERED,
     LeaseExpired,
@@ -24,17 +24,17 @@ from ...core.errors import (
 from ...core.names import parse_bucket_key
 from ...core.units import from_milli, signed_tokens_to_milli
 from ...plan import Call, Plan, Settle, SettleHere, Whole
+from .. import fork
 from ..acquire.chain import Chain, own_amounts
 from ..acquire.decision import statuses
 from ..acquire.slot_queue import waited_for
 from ..bind import PlanMethods, method
-from ..fork import forks
 from ..misuse import AsyncOnly, SyncOnly
 from ..vendor.sync import VendorSync, learn_plan
 from .held_slots import HeldSlots, LeaseRecord, OnLost, new_lease_id
 
 if TYPE_CHECKING:
-    from ..acquire.prefetch import Slice
+    from ..acquire.slice import Slice
     from ..engine import Engine
     from ..task_engine import TaskEngine
     from ..thread_engine import ThreadEngine
@@ -50,35 +50,42 @@ class BaseLease(PlanMethods):
     """
 
     engine: Engine
+    # Most leases keep these to their end, and are made in half the time without them.
+    _taken: dict[str, int] | None = None
+    _hold: HeldSlots | None = None
+    _on_lost: OnLost | None = None
+    _slice: Slice | None = None  # that it was given out of
+    _ended = ""
+    _id = ""
+    _taken_at_ms = 0
 
     def __init__(
-        self,
-        engine: Any,
-        chain: Chain,
-        parts: Parts | None,
-        on_error: str,
-        hold: HeldSlots | None = None,
-        *,
-        degraded: bool = False,
+        self, engine: Any, chain: Chain, parts: Parts | None, on_error: str, *, degraded: bool = False
     ) -> None:
         self.engine = engine
         self._chain = chain
+        self._parts = parts  # None: nothing was counted
         self._on_error = on_error
-        self._taken_milli = own_amounts(parts) if parts else {}
-        self._hold = hold
-        self._counts = parts is not None
-        self._on_lost: OnLost | None = None
-        self._slice: Slice | None = None  # that it was given out of
-        self._ended = ""
-        self._id = ""
-        self._forks = forks()
         self.degraded = degraded
-        if hold is not None:
-            self._listen(hold)
+        self._forks = fork.forks
+        if chain.shape.has_quotas:
+            self._taken_at_ms = engine.clock_ms()
+
+    def _hold_on_to(self, hold: HeldSlots) -> None:
+        self._hold = hold
+        self._listen(hold)
 
     @property
     def _subject(self) -> BaseLease:
         return self
+
+    @property
+    def _taken_milli(self) -> dict[str, int]:
+        """What it took of the entity's own limits, net."""
+        taken = self._taken
+        if taken is None:  # two threads may ask first: both go on with the same one
+            taken = cast("dict[str, int]", self.__dict__.setdefault("_taken", own_amounts(self._parts or ())))
+        return taken
 
     @property
     def id(self) -> str:
@@ -125,7 +132,7 @@ class BaseLease(PlanMethods):
             raise ValidationError("on_lost must not be a coroutine function here: a SyncRateLimiter cannot await it")
 
     def _check_active(self) -> None:
-        if self._forks != forks():
+        if self._forks != fork.forks:
             raise LeaseExpired("this lease belongs to the process that took it, not to its fork; acquire() a new one")
         if self._ended:
             raise LeaseExpired(f"this lease was {self._ended} already; take a new one with acquire()")
@@ -136,7 +143,7 @@ class BaseLease(PlanMethods):
     def _consume_plan(self, /, **amounts: Any) -> Plan[None]:
         """Take more, all or nothing, checked in the store. Raises RateLimitExceeded."""
         self._check_active()
-        if not self._counts:
+        if self._parts is None:
             return
         parts = self._chain.parts(amounts)
         holds = any(part.limit.is_concurrent for part in parts)
@@ -156,13 +163,12 @@ class BaseLease(PlanMethods):
         if self._hold is not None:
             self._hold.add(request.parts)
             return
-        self._hold = self.engine.keep(HeldSlots(request, asked_at, self._on_lost, here=self.degraded))
-        self._listen(self._hold)
+        self._hold_on_to(self.engine.keep(HeldSlots(request, asked_at, self._on_lost, here=self.degraded)))
 
     def _adjust_plan(self, /, **amounts: Any) -> Plan[None]:
         """Correct what was taken: +n took more, -n took less than thought. Never refuses; debt is repaid by refill."""
         self._check_active()
-        if not self._counts:
+        if self._parts is None:
             return
         self._chain.check_tokens(amounts)
         yield from self._correct_plan(
@@ -172,7 +178,7 @@ class BaseLease(PlanMethods):
     def _release_plan(self, /, **amounts: Any) -> Plan[None]:
         """Give back a part of what was taken."""
         self._check_active()
-        if not self._counts:
+        if self._parts is None:
             return
         released = self._chain.check_release(amounts, self._taken_milli)
         if not self._back_to_slice(released):
@@ -215,7 +221,10 @@ class BaseLease(PlanMethods):
         if self._hold is not None:
             lease_id = self._hold.lease_id
             self._hold.keep({name for name, milli in self._taken_milli.items() if milli > 0})
-        request = Request(FORCE, self._chain.keys, (*self._chain.shape.spread(moved), *extra), lease_id=lease_id)
+        parts = tuple(part for part in self._chain.shape.spread(moved) if part.amount_milli > 0 or self._is_open(part))
+        if not parts and not extra:
+            return
+        request = Request(FORCE, self._chain.keys, (*parts, *extra), lease_id=lease_id)
         try:
             yield from self._settle(request)
         except Exception as error:
@@ -236,6 +245,16 @@ class BaseLease(PlanMethods):
             return False
         self._add({name: -milli for name, milli in amounts.items()})
         return True
+
+    def _is_open(self, part: Part) -> bool:
+        """Whether what was taken can be given back: of a quota only in the window in which it was taken, or more than
+        its amount would pass in the next one."""
+        limit, now_ms = part.limit, self.engine.clock_ms()
+        if not limit.is_quota or not self._taken_at_ms:
+            return True
+        if limit.calendar is None:
+            return now_ms < self._taken_at_ms + limit.period_ms
+        return now_ms < limit.calendar.window(self._taken_at_ms).ends_ms
 
     def _add(self, amounts: Mapping[str, int]) -> None:
         for name, milli in amounts.items():
@@ -262,7 +281,7 @@ class BaseLease(PlanMethods):
         hold.lose()
         self.engine.let_go(hold)
         self._ended = "given back by reconcile()"
-        self._taken_milli = dict.fromkeys(self._taken_milli, 0)
+        self._taken = dict.fromkeys(self._taken_milli, 0)
         if took.parts:
             yield from self._settle(refund(took))
         raise LeaseExpired(
@@ -332,11 +351,12 @@ class BaseLease(PlanMethods):
 
     def _nothing_to_do(self, error: BaseException | None) -> bool:
         """At the end of the body: is there nothing to be said to the store?"""
-        if self._forks != forks():
+        if self._ended or self._forks != fork.forks:
             return True  # the process that took it ends it
-        if not self._ended and self._hold is None and (error is None or self._on_error == "keep"):
+        if self._hold is None and (error is None or self._on_error == "keep"):
             self._ended = "committed"
-        return bool(self._ended)
+            return True
+        return False
 
     def _leave_plan(self, error: BaseException | None) -> Plan[None]:
         keeps = error is None or self._on_error == "keep"

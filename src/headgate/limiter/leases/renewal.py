@@ -1,4 +1,5 @@
-"""What a limiter does in the background, in one thread or one task: renew its leases, and be counted.
+"""What a limiter does in the background, in one thread or one task: renew its leases, give back what was taken ahead
+and not used, and be counted.
 
 It runs only while there is something to do, and keeps neither the limiter nor a lease alive: the slots of a lease
 that is dropped without being ended expire.
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.decide import Answer
 from ...core.errors import HeadgateError, LimiterClosed, PartlyAnswered, RateLimiterUnavailable
-from ...plan import Plan, SettleAll, SettleHere, arun, run
+from ...plan import Plan, SettleAll, SettleEach, SettleHere, arun, run
 from ..acquire.fallback import BEAT_SECONDS
-from ..clock import rings
+from ..clock import GLANCE_SECONDS, rings
 from ..fork import anew_after_fork
 from .held_slots import HeldSlots
 
@@ -73,19 +74,26 @@ class Chores:
             return None
         now = time.monotonic()
         yield from _renew_plan([hold for hold in self._all() if hold.due <= now], now)
+        if engine.slices is not None:
+            with engine.slices.due() as back:
+                if back:
+                    yield from SettleEach(back.requests)
         if self._count_at is not None and now >= self._count_at:
             self._count_at = now + BEAT_SECONDS
             try:
                 yield from engine.fallback.count_plan(engine.clock.now_ms())
             except RateLimiterUnavailable:
                 pass  # the number as it was last known is what counts now
-        return self._pause()
+        return self._pause(None if engine.slices is None else engine.slices.next_end())
 
-    def _pause(self) -> float | None:
+    def _pause(self, slice_ends_in: float | None) -> float | None:
+        now = time.monotonic()
         times = [hold.due for hold in self._all()]
         if self._count_at is not None:
             times.append(self._count_at)
-        return min(max(0.0, min(times) - time.monotonic()), _LOOK_SECONDS) if times else None
+        if slice_ends_in is not None:
+            times.append(now + slice_ends_in + GLANCE_SECONDS)  # the next request may well take it along
+        return min(max(0.0, min(times) - now), _LOOK_SECONDS) if times else None
 
     def _all(self) -> list[HeldSlots]:
         with self._lock:

@@ -86,6 +86,12 @@ def check_actor(value: Any) -> str:
     return value
 
 
+def newest_first(at_ms: int) -> str:
+    """How an id begins, so that of the records that are listed in order the newest is the first."""
+    order = _MOST_TOLD - 1 - next(_told) % _MOST_TOLD
+    return f"{_LAST_MS - at_ms:015d}{order:09d}"
+
+
 def audit_event(
     engine: Engine,
     action: Action,
@@ -115,9 +121,7 @@ def audit_event(
         "before": before,
         "after": after,
     }
-    # Records are listed in order, and the newest is to be the first.
-    order = _MOST_TOLD - 1 - next(_told) % _MOST_TOLD
-    event_id = f"{_LAST_MS - at_ms:015d}{order:09d}{secrets.token_hex(4)}"
+    event_id = f"{newest_first(at_ms)}{secrets.token_hex(4)}"
     kept_in = engine.namespace if namespace is None else REGISTRY
     places = [keys.audit_key(kept_in, event_id)]
     if entity_id is not None:

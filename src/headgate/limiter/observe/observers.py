@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -26,6 +26,7 @@ from ..acquire.chain import own_amounts
 
 if TYPE_CHECKING:
     from ..acquire.decision import Decision
+    from .thresholds import Alert
 
 log = logging.getLogger("headgate")
 
@@ -37,6 +38,7 @@ EventName: TypeAlias = Literal[
     "acquire.refused",
     "acquire.waited",
     "lease.lost",
+    "limit.threshold",
     "penalized",
     "reconcile.done",
     "rule.bad_cost",
@@ -47,6 +49,7 @@ EventName: TypeAlias = Literal[
 ]
 _LEVELS: dict[str, int] = {
     "lease.lost": logging.WARNING,
+    "limit.threshold": logging.WARNING,
     "penalized": logging.INFO,
     "reconcile.done": logging.INFO,
     "rule.bad_cost": logging.WARNING,
@@ -84,7 +87,8 @@ class Watcher(Protocol):
         """One call to the store has ended. `ok`: it answered all of the requests that shared it."""
 
     # A watcher may also have `misconfigured(rule, cause)`: a rule of the HTTP adapters could not be applied;
-    # and `decided_here(resource)`: the decision that was just reported was made with prefetched tokens.
+    # `decided_here(resource)`: the decision that was just reported was made with prefetched tokens; and
+    # `threshold(alert)`: the use of a limit has reached one of its thresholds.
 
 
 class Observers:
@@ -96,10 +100,9 @@ class Observers:
             raise ValidationError(f"on_event must be a function that takes an Event, not {on_event!r}")
         self._on_event = on_event
         self._lock = threading.RLock()
-        self._watchers: tuple[Watcher, ...] = ()
         self._failed: list[Watcher] = []
         self.active = False
-        self.refresh()
+        self._use(())
 
     def refresh(self) -> None:
         self.active = bool(self._watchers) or self._tells_acquires()
@@ -145,14 +148,18 @@ class Observers:
                     f"a watcher must have the methods decided() and settled(); {watcher!r} lacks {name}"
                 )
         with self._lock:
-            self._watchers = (*(one for one in self._watchers if one is not watcher), watcher)
-            self.refresh()
+            self._use((*(one for one in self._watchers if one is not watcher), watcher))
 
     def remove(self, watcher: Watcher) -> None:
         with self._lock:
-            self._watchers = tuple(one for one in self._watchers if one is not watcher)
             self._failed = [one for one in self._failed if one is not watcher]
-            self.refresh()
+            self._use(tuple(one for one in self._watchers if one is not watcher))
+
+    def _use(self, watchers: tuple[Watcher, ...]) -> None:
+        self._watchers = watchers
+        self._deciders = tuple((one, one.decided) for one in watchers)
+        self._settlers = tuple((one, one.settled) for one in watchers)
+        self.refresh()
 
     def _each(self, method: str, *arguments: Any) -> None:
         for watcher in self._watchers:
@@ -177,7 +184,15 @@ class Observers:
         self._each("misconfigured", rule, cause)
 
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
-        self._each("settled", requests, seconds, ok)
+        for watcher, settled in self._settlers:
+            try:
+                settled(requests, seconds, ok)
+            except Exception:
+                self._complain(watcher)
+
+    def threshold(self, alert: Alert) -> None:
+        self._each("threshold", alert)
+        self.tell("limit.threshold", **alert.as_dict())
 
     # Calls to the store
 
@@ -212,7 +227,11 @@ class Observers:
         return Deciding(self, asks)
 
     def _decided(self, entity_id: str, resource: str, outcome: Outcome, seconds: float) -> None:
-        self._each("decided", entity_id, resource, outcome, seconds)
+        for watcher, decided in self._deciders:
+            try:
+                decided(entity_id, resource, outcome, seconds)
+            except Exception:
+                self._complain(watcher)
 
 
 class _Settling:
@@ -251,12 +270,15 @@ class Deciding:
         """What each ask came to. A decision may be about several."""
         seconds, observers = perf_counter() - self._began, self._observers
         tells = observers._tells_acquires()
-        for (entity_id, resource), (decision, parts) in zip(self._asks, _by_ask(decisions)):
-            observers._decided(entity_id, resource, outcome_of(decision), seconds)
-            if decision.local:
-                observers._each("decided_here", resource)
-            if tells and decision.error is None:
-                observers._tell_decided(entity_id, resource, decision, parts, seconds)
+        asks = iter(self._asks)
+        for decision in decisions:
+            outcome = outcome_of(decision)
+            for parts, (entity_id, resource) in zip(decision._parts_by_ask(), asks):
+                observers._decided(entity_id, resource, outcome, seconds)
+                if decision._slice is not None:
+                    observers._each("decided_here", resource)
+                if tells and decision.error is None:
+                    observers._tell_decided(entity_id, resource, decision, parts, seconds)
 
     def took_more(self, *, degraded: bool) -> None:
         """A lease took more: to be counted, and no event."""
@@ -281,9 +303,3 @@ def outcome_of(decision: Decision[Any]) -> Outcome:
     if not decision.allowed:
         return "refused"
     return "degraded" if decision.degraded else "allowed"
-
-
-def _by_ask(decisions: Iterable[Decision[Any]]) -> Iterator[tuple[Decision[Any], Parts]]:
-    for decision in decisions:
-        for parts in decision._parts_by_ask():
-            yield decision, parts

@@ -145,7 +145,7 @@ def _untouched_plan(
     *records, of_resource, system = [record.value if record else None for record in found_at]
     found: dict[str, EntityCapacity] = {}
     for entity_id, mine, default in zip(entity_ids, records[::2], records[1::2]):
-        limit = merge([mine, default, of_resource, system], engine.limits).limits.get(limit_name)
+        limit = merge([mine, default, of_resource, system], engine.limits, engine.clock.now_ms()).limits.get(limit_name)
         if limit is not None:
             whole = int(from_milli(limit.capacity_milli))
             found[entity_id] = EntityCapacity(entity_id, limit.capacity, whole)

@@ -32,8 +32,13 @@ class EnvoyDecision(NamedTuple):
 
 async def decide(limiter: RateLimiter, matches: Sequence[MatchedDescriptor]) -> EnvoyDecision:
     """Looks come first: if one refuses the request, nothing is taken."""
+    if len(matches) == 1 and matches[0].kind == "enforced":  # the usual case
+        match = matches[0]
+        decision = await limiter.try_acquire(match.entity_id, match.resource, match.amounts, match.limits)
+        found_here = decision.statuses
+        return EnvoyDecision(decision.allowed, found_here, {match: found_here})
     kinds = _by_kind(matches)
-    if not kinds["look"] and not kinds["used"]:  # the usual case
+    if not kinds["look"] and not kinds["used"]:
         return await _take_all(limiter, kinds["shadow"], kinds["enforced"])
     seen = await _look_all(limiter, kinds["look"])
     if any(status.exceeded for status in _refusing(seen)):

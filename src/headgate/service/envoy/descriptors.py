@@ -64,7 +64,7 @@ class MatchedDescriptor(NamedTuple):
     @property
     def amounts(self) -> dict[str, int | float]:
         amount = from_milli(min(self.hits * self.cost_milli, _NEVER_MILLI))
-        return dict.fromkeys((limit.name for limit in self.limits), amount)
+        return {limit.name: amount for limit in self.limits}
 
     @property
     def ask(self) -> Ask:
@@ -133,5 +133,7 @@ def _own_limit(descriptor: RateLimitDescriptor, what: str) -> Limit | None:
 def _check(name: str, what: str) -> None:
     if not name:
         raise ValidationError(f"{what} must not be empty")
+    if 4 * len(name) <= MAX_NAME_BYTES:  # whatever its characters are
+        return
     if len(name.encode()) > MAX_NAME_BYTES:
         raise ValidationError(f"{what} has {len(name.encode())} bytes, and the maximum is {MAX_NAME_BYTES}")

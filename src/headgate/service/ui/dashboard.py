@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from secrets import token_urlsafe
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote
 
 from starlette.routing import Route
 
@@ -39,6 +39,7 @@ from .session import (
     THEMES,
     Logins,
     LoginSession,
+    SessionFiles,
     Sessions,
     check_origin,
     read_cookies,
@@ -86,10 +87,12 @@ class Dashboard:
         self.service = service
         self.read_only = service.read_only
         self.decides = decides
-        self.sessions = Sessions(self._known)
-        self.logins = Logins()
+        shared = None if service.shared is None else service.shared.path
+        stored = None if shared is None else SessionFiles(shared)
+        self.sessions = Sessions(self._known, secret=service.secret, stored=stored)
+        self.logins = Logins(None if shared is None else RateLimiter(f"sqlite:///{quote(str(shared))}/logins.db"))
         # Without tokens there is no login, but forms still need the csrf value.
-        self.anybody = LoginSession("", token_urlsafe(32), service.anybody, float("inf"))
+        self.anybody = LoginSession("", self.sessions.csrf(""), service.anybody, float("inf"))
         self._static = Static()
         self._render = Renderer(self._static)
         self._looks: dict[str, RateLimiter] = {}

@@ -119,9 +119,10 @@ class Visit:
         return self.session is not None and self.token.allows("namespaces")
 
     def changed(self) -> None:
-        """Make this process read the change at once."""
+        """Make this process read the change at once, and the other workers soon."""
         assert self.room is not None
         self.room.limiter.invalidate_config_cache()
+        self.dashboard.service.changed()
 
 
 @dataclass(frozen=True, slots=True)

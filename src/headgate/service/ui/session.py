@@ -1,18 +1,25 @@
-"""Login sessions. A session has a random id in a cookie, lives in this process, and ends with its token."""
+"""Login sessions. A session has a random id in a cookie, is known to all workers of this service, and ends with its
+token."""
 
 from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from math import ceil
-from secrets import token_urlsafe
+from pathlib import Path
+from secrets import token_bytes, token_urlsafe
+
+import msgspec
 
 from ...core.limit import Limit
 from ...limiter import RateLimiter
 from ..problems import ProblemError
 from ..reading import Headers
+from ..shared import put_file
 from ..tokens import Token
 
 COOKIE = "headgate_session"
@@ -41,39 +48,103 @@ class LoginSession:
             raise ProblemError(403, "the form is not from this session: go back, reload the page, and send it again")
 
 
-class Sessions:
-    """`find` returns the token with a hash, if it is still valid."""
+class StoredSession(msgspec.Struct):
+    token: Token
+    expires_at: float
 
-    def __init__(self, find: Callable[[str], Token | None], now: Callable[[], float] = time.monotonic) -> None:
+
+class SessionFiles(MutableMapping[str, StoredSession]):
+    """The sessions of all workers: a file for each, by the hash of its id."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> StoredSession:
+        try:
+            return msgspec.json.decode(self._path(name).read_bytes(), type=StoredSession)
+        except FileNotFoundError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, session: StoredSession) -> None:
+        put_file(self._path(name), msgspec.json.encode(session))
+
+    def __delitem__(self, name: str) -> None:
+        try:
+            self._path(name).unlink()
+        except FileNotFoundError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.stem for path in self._folder.glob("*.session"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.session"
+
+
+class Sessions:
+    """`find` returns the token with a hash, if it is still valid. `secret` is the key of the csrf values.
+
+    `stored` has the sessions by the hash of their ids: an id is known to its browser only. Its times are of the
+    monotonic clock, which all processes of a machine share.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Token | None],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        secret: bytes = b"",
+        stored: MutableMapping[str, StoredSession] | None = None,
+    ) -> None:
         self._find = find
         self._now = now
-        self._sessions: dict[str, LoginSession] = {}
+        self._secret = secret or token_bytes(32)
+        self._stored: MutableMapping[str, StoredSession] = {} if stored is None else stored
+
+    def csrf(self, session_id: str) -> str:
+        return hmac.new(self._secret, session_id.encode(), sha256).hexdigest()
 
     def open(self, token: Token) -> LoginSession:
         now = self._now()
-        self._sessions = {name: one for name, one in self._sessions.items() if one.expires_at > now}
-        of_token = [one for one in self._sessions.values() if one.token.sha256 == token.sha256]
-        for oldest in of_token[: max(0, len(of_token) - SESSIONS_PER_TOKEN + 1)]:
-            self.close(oldest)
-        session = LoginSession(token_urlsafe(32), token_urlsafe(32), token, now + SESSION_SECONDS)
-        self._sessions[session.session_id] = session
-        return session
+        found = {name: one for name in list(self._stored) if (one := self._stored.get(name)) is not None}
+        of_token = [name for name, one in found.items() if one.token.sha256 == token.sha256]
+        of_token.sort(key=lambda name: found[name].expires_at)
+        oldest = of_token[: max(0, len(of_token) - SESSIONS_PER_TOKEN + 1)]
+        for name in {*oldest, *(name for name, one in found.items() if one.expires_at <= now)}:
+            self._forget(name)
+        session_id = token_urlsafe(32)
+        self._stored[_name(session_id)] = StoredSession(token, now + SESSION_SECONDS)
+        return LoginSession(session_id, self.csrf(session_id), token, now + SESSION_SECONDS)
 
     def get(self, session_id: str | None) -> LoginSession | None:
-        session = self._sessions.get(session_id or "")
-        if session is None:
+        if not session_id:
             return None
-        if session.expires_at <= self._now() or self._find(session.token.sha256) != session.token:
+        stored = self._stored.get(_name(session_id))
+        if stored is None:
+            return None
+        session = LoginSession(session_id, self.csrf(session_id), stored.token, stored.expires_at)
+        if stored.expires_at <= self._now() or self._find(stored.token.sha256) != stored.token:
             self.close(session)
             return None
         return session
 
     def close(self, session: LoginSession) -> None:
-        self._sessions.pop(session.session_id, None)
+        self._forget(_name(session.session_id))
+
+    def _forget(self, name: str) -> None:
+        with suppress(KeyError):
+            del self._stored[name]
+
+
+def _name(session_id: str) -> str:
+    return sha256(session_id.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class Logins:
-    """A limit on wrong tokens per minute and address, by headgate itself, in this process.
+    """A limit on wrong tokens per minute and address, by headgate itself, for all workers of this service.
 
     A valid token is always accepted, whatever was tried before from the same address: many people may share an address,
     and a token cannot be guessed, however many attempts there are.

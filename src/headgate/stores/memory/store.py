@@ -120,22 +120,31 @@ class MemoryStore:
         if self.lock.owned():
             raise reentered()
         with self.lock:
+            if now_ms >= self._hour_ends_ms:
+                self._hour_starts_ms = now_ms - now_ms % HOUR_MS
+                self._hour_ends_ms = self._hour_starts_ms + HOUR_MS
             if len(parts) == 1:
-                level, limit, _, _ = parts[0]
-                key = keys[level]
-                bucket = self._rows.get(key)
+                level, limit, amount_milli, revision = parts[0]
+                bucket = self._rows.get(keys[level])
                 if (
                     bucket.__class__ is (Bucket if limit.refill_milli > 0 else Quota)
+                    and bucket.settled_at_ms >= self._hour_starts_ms
                     and bucket.limit.name == limit.name
-                    and limit.refill_milli
                 ):
-                    if now_ms >= self._hour_ends_ms:
-                        self._hour_starts_ms = now_ms - now_ms % HOUR_MS
-                        self._hour_ends_ms = self._hour_starts_ms + HOUR_MS
-                    if bucket.settled_at_ms < self._hour_starts_ms:
-                        self._usage.put_away(key, bucket, self.usage_ms)
-                    return take_one(parts[0], bucket, now_ms)
-            return take(parts, self._states(TAKE, keys, parts, now_ms), now_ms)
+                    return take_one(bucket, limit, amount_milli, revision, now_ms)
+            return take(parts, self._in_use(keys, parts) or self._states(TAKE, keys, parts, now_ms), now_ms)
+
+    def _in_use(self, keys: Sequence[str], parts: Parts) -> list[State] | None:
+        """The buckets of the parts, if all were used in this hour: then no row is new, and no usage is put away."""
+        found: list[State] = []
+        for level, limit, _, _ in parts:
+            row: State | _Row | None = self._rows.get(keys[level])
+            row = row.get(limit.name) if row.__class__ is dict else row
+            if row.__class__ is Bucket and row.settled_at_ms >= self._hour_starts_ms and row.limit.name == limit.name:
+                found.append(row)
+            else:
+                return None
+        return found
 
     def _state(self, key: str, part: Part, now_ms: int, *, looks: bool) -> State:
         limit = part.limit

@@ -7,16 +7,19 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...core.decide import Answer, Request
-from ...core.errors import RateLimiterUnavailable
+from ...core.errors import HeadgateError, PartlyAnswered, RateLimiterUnavailable
 from ...plan import Call, arun
+from ..contract import Landed
 from ..notifications import LoopNotifications
 from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
 from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
-from .exchange import Execute, Reply
+from .exchange import Execute, Reply, Statement
 from .notifications import open_notifications
+from .pipelined import Pipeline
 from .plans import PostgresPlans, answers_of
 from .queries import patience_ms
 from .url import PostgresSettings
@@ -46,6 +49,34 @@ class AsyncPostgresStore(AsyncServerStore["_AsyncPostgresCall"]):
                 return answers_of(encoded, first)
         return await arun(plans.settle_plan(encoded, execute, first), call.perform)
 
+    def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
+        """Send a batch without waiting for anything. False: it was not sent, because there is no connection that can
+        take it just now."""
+        plans = self._plans
+        if not (plans.checked and plans.prepares and self._wire.may_start()):
+            return False
+        encoded = PostgresBatch(batch, self._received.listener)
+        execute = plans.settling(encoded, now_ms, self._wire.patience_ms)
+        pipeline = self._wire.pipeline(execute.statement)
+        if pipeline is None:
+            return False
+
+        deadline = time.monotonic() + self._wire.timeout_seconds
+
+        def replied(reply: Reply) -> None:
+            if type(reply) is list:
+                try:
+                    answers: Sequence[Answer | HeadgateError] = answers_of(encoded, reply)
+                except PartlyAnswered as partly:
+                    answers = partly.results
+                landed(answers, None)
+            else:
+                call = _AsyncPostgresCall(self._wire)
+                call.to_the_end, call.deadline = True, deadline
+                landed((), lambda: self._whole(arun(plans.settle_plan(encoded, execute, reply), call.perform), call))
+
+        return pipeline.send(execute, replied)
+
     async def close(self) -> None:
         self._received.close()
         await self._wire.close()
@@ -72,7 +103,7 @@ class _AsyncConnection(PostgresConnection):
                 finally:
                     self._unwatch()
                 self._check(deadline)
-            self._loop.add_reader(self.fd, self._readable)
+            self.watch()
             for _ in self.greetings(timeout_ms):
                 self._asked = True
                 while self._asked:
@@ -98,6 +129,10 @@ class _AsyncConnection(PostgresConnection):
         finally:
             timer.cancel()
             self._waiter = None
+
+    def watch(self) -> None:
+        """While no pipeline does."""
+        self._loop.add_reader(self.fd, self._readable)
 
     def _readable(self) -> None:
         if not self._asked:
@@ -148,6 +183,7 @@ class _AsyncConnection(PostgresConnection):
 
     def close(self) -> None:
         self._unwatch()
+        self.fd = -1  # another connection may get the same number
         super().close()
 
 
@@ -185,6 +221,32 @@ class _AsyncPool(LoopBound):
         self._resting: deque[_AsyncConnection] = deque()
         self._queue: deque[asyncio.Future[None]] = deque()
         self._used = 0
+        self._pipeline: Pipeline | None = None
+
+    def may_start(self) -> bool:
+        """Whether there may be a pipeline. Whoever waits for a connection goes first."""
+        ours = self._loop is not None and asyncio.get_running_loop() is self._loop
+        return ours and not self._queue and (self._pipeline is not None or bool(self._resting))
+
+    def pipeline(self, statement: Statement) -> Pipeline | None:
+        """The connection on which calls are in progress, or one at rest that is known to be alive. Nothing follows a
+        call that also prepares its statement, which may fail."""
+        if self._pipeline is not None:
+            return self._pipeline if statement.name in self._pipeline.connection.prepared else None
+        connection = self._resting[-1]
+        if connection.dead or not connection.direct or wait_for(connection.fd, 0):  # as in `take`
+            return None
+        pipeline = Pipeline(connection, self.timeout_seconds, partial(self._ended, connection))
+        self._resting.pop()
+        self._used += 1
+        self._pipeline = pipeline
+        return pipeline
+
+    def _ended(self, connection: _AsyncConnection) -> None:
+        self._pipeline = None
+        if connection.usable:
+            connection.watch()
+        self.give(connection)
 
     async def take(self, deadline: float) -> _AsyncConnection:
         """A connection. RateLimiterUnavailable and ValidationError say why there is none."""
@@ -253,6 +315,8 @@ class _AsyncPool(LoopBound):
         self._leave()
 
     async def _close_idle(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.end("was closed")
         while self._resting:
             self._resting.pop().close()
 

@@ -18,7 +18,7 @@ from ..server import Lost
 from .exchange import ErrorResponse, Reply, Row, Statement
 
 try:
-    from psycopg import Error, conninfo, pq
+    from psycopg import Error, OperationalError, conninfo, pq
 except ImportError as error:
     raise ValidationError("a PostgreSQL store needs psycopg: pip install 'headgate[postgres]'") from error
 
@@ -154,11 +154,40 @@ class PostgresConnection:
             self.results.append(result)
         return False
 
+    def enter_pipeline(self) -> None:
+        """From now on several calls may be in progress."""
+        self.results = []
+        self.libpq.enter_pipeline_mode()
+
+    def exit_pipeline(self) -> None:
+        self.libpq.exit_pipeline_mode()
+
+    def send_next(self, statement: Statement, parameters: Sequence[bytes | None]) -> None:
+        """One more call, in a transaction of its own."""
+        if statement.name not in self.prepared:
+            self.libpq.send_prepare(statement.name, statement.sql)
+        self.libpq.send_query_prepared(statement.name, parameters)
+        self.libpq.pipeline_sync()
+
+    def received_next(self) -> bool:
+        """Whether the whole reply to the oldest call in the pipeline has been read."""
+        while not self.libpq.is_busy():
+            result = self.libpq.get_result()
+            if result is None:
+                if self.libpq.status == pq.ConnStatus.BAD:
+                    raise OperationalError(self.why)
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return True
+            else:
+                self.results.append(result)
+        return False
+
     def reply(self) -> Reply:
         """The reply, once all of it is received."""
-        if not self.results:
+        results, self.results = self.results, []
+        if not results:
             return Lost("closed the connection", sent=True)
-        result = self.results[-1]
+        result = results[0 if results[-1].status == pq.ExecStatus.PIPELINE_ABORTED else -1]
         if result.status == pq.ExecStatus.TUPLES_OK:
             columns = range(result.nfields)
             return [tuple(result.get_value(row, column) for column in columns) for row in range(result.ntuples)]

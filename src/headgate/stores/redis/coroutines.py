@@ -54,8 +54,8 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
         return await arun(self._plans.settle_encoded_plan(encoded, [replies]), call.perform)
 
     def start(self, batch: Sequence[Request], now_ms: int | None, landed: Landed) -> bool:
-        """Send a batch without waiting for anything; the answers go to `landed`, or a coroutine that has to be awaited
-        for them. False: it was not sent, because there is no connection that is known to be alive."""
+        """Send a batch without waiting for anything. False: it was not sent, because there is no connection that is
+        known to be alive."""
         address = self._plans.router.one_server
         connected = None if address is None else self._wire.pipelined_at_rest(address)
         if connected is None:
@@ -63,6 +63,8 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
         encoded = self._plans.encoder.encode(batch, now_ms)
         if not encoded.repeatable and connected.idle:
             return False
+
+        deadline = time.monotonic() + self._wire.timeout_seconds
 
         def replied(reply: Any) -> None:
             if type(reply) is list:
@@ -73,8 +75,8 @@ class AsyncRedisStore(AsyncServerStore["_AsyncRedisCall"]):
                 landed(answers, None)
             else:
                 call = _AsyncRedisCall(self._wire)
-                call.to_the_end = True
-                landed((), self._whole(self._answers(encoded, as_replies(reply), call), call))
+                call.to_the_end, call.deadline = True, deadline
+                landed((), lambda: self._whole(self._answers(encoded, as_replies(reply), call), call))
 
         connected.send(encoded.arguments, replied)
         return True

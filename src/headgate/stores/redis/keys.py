@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 Together: TypeAlias = Literal["entity", "tenant", "namespace"]
 SLOTS = 16_384
+_KEPT = 4_096
 
 # With all of a namespace together, or only those of a tenant or an entity.
 _OF_A_NAMESPACE = re.compile(r"headgate:(?:\{([^}]+)\}:(?:.*#|records(?::|$))|([^{]+):\{.*#)")
@@ -33,12 +35,12 @@ class Keys:
     def __init__(self, together: Together, *, clustered: bool) -> None:
         self._together = together
         self._clustered = clustered
-        self._together_all = together == "namespace"
+        # The key of the row of `namespace/entity#resource` (core.names.bucket_key).
+        self.row: Callable[[str], str] = lru_cache(_KEPT)(self._row)
 
-    def row(self, bucket_key: str) -> str:
-        """The key of the row of `namespace/entity#resource` (core.names.bucket_key)."""
+    def _row(self, bucket_key: str) -> str:
         namespace, _, rest = bucket_key.partition("/")
-        if self._together_all:
+        if self._together == "namespace":
             return f"headgate:{{{namespace}}}:{rest}"
         tag, inside, after = rest.partition("#")
         if self._together == "tenant":

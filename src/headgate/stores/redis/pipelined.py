@@ -42,10 +42,17 @@ class PipelinedConnection(asyncio.Protocol):
 
     def send(self, arguments: Arguments, replied: Replied) -> None:
         at = self._loop.time() + self._timeout_seconds
-        self._calls.append((at, replied))
-        if self._timer is None:
-            self._timer = self._loop.call_at(at, self._look)
-        self._transport.write(pack_command(arguments))
+        packed = pack_command(arguments)
+        try:
+            self._calls.append((at, replied))
+            if self._timer is None:
+                self._timer = self._loop.call_at(at, self._look)
+            self._transport.write(packed)
+        except BaseException:  # it is not known whether a reply will come
+            if self._calls and self._calls[-1][1] is replied:
+                self._calls.pop()
+            self.abort("was interrupted")
+            raise
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -109,6 +109,6 @@ local function save(key, row)
   for n = 1, its and #its or 0, 3 do
     put_away(key, its[n], its[n + 1], its[n + 2])
   end
-  local milliseconds = string.format('%.0f', min(life * 1.000001 + margin + 1, LONGEST))
+  local milliseconds = string.format('%.0f', min(life * 1.000001 + margin + SPARE + 1, LONGEST))
   redis.call('PSETEX', key, milliseconds, cmsgpack.pack(unpack(row)))
 end

@@ -12,7 +12,7 @@ from struct import pack
 from typing import Any, TypeAlias
 
 from ...core.bucket import Bucket
-from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Request, State
+from ...core.decide import FORCE, LOWER, PEEK, PENALIZE, RENEW, TAKE, Answer, Parts, Request, State
 from ...core.errors import HeadgateError, PartlyAnswered
 from ...core.limit import Limit
 from ...core.slots import Slots
@@ -31,7 +31,7 @@ _KEPT_KINDS = 256
 class _Kind:
     """What requests have in common. `slots`: the level and limit name of each part that is about slots."""
 
-    __slots__ = ("described", "joins", "parts", "repeatable", "slots")
+    __slots__ = ("described", "joins", "parts", "repeatable", "simple", "slots")
 
     def __init__(self, request: Request) -> None:
         mode, self.parts = request.mode, request.parts
@@ -40,6 +40,7 @@ class _Kind:
         # Slots that were taken twice would be renewed twice, but given back once.
         self.repeatable = mode in (PEEK, LOWER, RENEW) or (mode is TAKE and not self.slots)
         self.described = _described(request, len(self.slots))
+        self.simple = mode is TAKE and not request.max_wait_ms and len(self.parts) == 1
 
 
 class _Entry:
@@ -57,22 +58,24 @@ class _Entry:
 class RedisBatch:
     """An encoded batch. `arguments` is the command that settles it.
 
-    `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much.
+    `repeatable`: if it is done twice by mistake, it may take too much, but never gives back too much. `simple`: each
+    request that passed is answered with what is left, and nothing else.
     """
 
-    __slots__ = ("_entries", "_size", "arguments", "repeatable")
+    __slots__ = ("_entries", "_simple", "_size", "arguments", "repeatable")
 
-    def __init__(self, entries: list[_Entry], size: int, arguments: Arguments, repeatable: bool) -> None:
+    def __init__(
+        self, entries: list[_Entry], size: int, arguments: Arguments, *, repeatable: bool, simple: bool
+    ) -> None:
         self._entries = entries
         self._size = size
+        self._simple = simple
         self.arguments = arguments
         self.repeatable = repeatable
 
     def answers(self, reply: list[int]) -> list[Answer]:
-        if len(reply) == 2:  # a plain take that passed, and nothing else
-            (entry,) = self._entries
-            if len(entry.members) == 1:
-                return [Answer(True, 0, ((reply[1], 0),))]
+        if self._simple and len(reply) == 2 * self._size:  # all have passed: what did not is told in more numbers
+            return [Answer(True, 0, ((left, 0),)) for left in reply[1::2]]
         return read_answers(self._entries, self._size, reply, _bucket, _slots)
 
     def changed(self, results: Sequence[Answer | HeadgateError]) -> bool:
@@ -109,12 +112,14 @@ class Encoder:
             head = self._lone_head if now_ms is None else self._head(now_ms, _ONE_RUN)
             entries = [_Entry(requests[0], kind, 1, 0)]
             arguments = self._arguments(entries, head, kind.described, bool(kind.slots), slot)
-            return RedisBatch(entries, 1, arguments, kind.repeatable)
+            return RedisBatch(entries, 1, arguments, repeatable=kind.repeatable, simple=kind.simple)
         entries, kinds = self._merged(requests)
         head = self._head(now_ms or 0, _runs(entries))
         described = [each for kind in kinds for each in kind.described]
         arguments = self._arguments(entries, head, described, any(kind.slots for kind in kinds), slot)
-        return RedisBatch(entries, len(requests), arguments, all(kind.repeatable for kind in kinds))
+        repeatable = all(kind.repeatable for kind in kinds)
+        simple = len(entries) == len(requests) and all(kind.simple for kind in kinds)
+        return RedisBatch(entries, len(requests), arguments, repeatable=repeatable, simple=simple)
 
     def _arguments(
         self, entries: list[_Entry], head: bytes, described: list[bytes | str], with_slots: bool, slot: int
@@ -144,24 +149,19 @@ class Encoder:
         kinds: dict[_Place, _Kind] = {}
         entries: list[_Entry] = []
         latest: dict[str, _Entry] = {}  # by key
-        number, last_mode, last_parts, last_wait_ms, last_place_ms = 0, None, None, 0, 0
+        number = 0
+        plain: Parts | None = None  # those of the last kind, if it is a plain take
         last: _Entry | None = None
         for member, request in enumerate(requests):
             if last is not None and request is last.request and last.kind.joins:
                 last.members.append(member)
                 continue
             mode, keys, parts, max_wait_ms, _, _, _, place_ms = request
-            if (
-                parts is not last_parts
-                or mode is not last_mode
-                or max_wait_ms != last_wait_ms
-                or place_ms != last_place_ms
-                or mode is PENALIZE
-            ):
-                last_mode, last_parts, last_wait_ms, last_place_ms = mode, parts, max_wait_ms, place_ms
+            if parts is not plain or mode is not TAKE or max_wait_ms or place_ms:
                 place, kind = self._kind(request)
                 kinds[place] = kind
                 number = numbers.setdefault(place, len(kinds))
+                plain = parts if mode is TAKE and not max_wait_ms and not place_ms else None
             last = latest.get(keys[0])
             if last is not None and _may_join(request, number, last, latest):
                 last.members.append(member)

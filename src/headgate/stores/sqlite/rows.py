@@ -19,6 +19,7 @@ from .connection import fetched
 Place: TypeAlias = tuple[str, str]  # key, limit name
 Holders: TypeAlias = dict[str, tuple[int, int]]  # by lease id: millislots, and their expiry
 Row: TypeAlias = tuple[str, str, int, int, int, int, int, int, int, int, int]
+Values: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, str, str]
 
 AFTER_ALL = chr(0x10FFFF)
 _COLUMNS = (
@@ -98,7 +99,8 @@ def slots_of(row: Row, holders: Holders) -> Slots:
     return Slots(limit, settled_at_ms, holders, blocked_until_ms, revision)
 
 
-def values_of(state: State, counts: bool) -> tuple[int, ...]:
+def values_of(state: State, place: Place, counts: bool) -> Values:
+    """For INSERT and UPDATE."""
     limit = state.limit
     tokens_milli, remainder, used_milli = (
         (state.tokens_milli, state.remainder, state.used_milli if counts else 0)
@@ -117,6 +119,7 @@ def values_of(state: State, counts: bool) -> tuple[int, ...]:
         state.blocked_until_ms,
         state.revision,
         used_milli,
+        *place,
     )
 
 

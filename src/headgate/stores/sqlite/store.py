@@ -118,7 +118,7 @@ class SqliteStore:
             return [result for run in _of_one_kind(batch) for result in self._settle_run(connection, run, now)]
 
         results = self._write(work)
-        answers = [result for result in results if isinstance(result, Answer)]
+        answers = [result for result in results if result.__class__ is Answer]
         if len(answers) < len(results):
             raise PartlyAnswered(results)
         return answers
@@ -183,26 +183,26 @@ class SqliteStore:
                 if type(states[place]) is not type(stored[place]):
                     states[place].changed = True  # a limit that changed its kind starts anew, even if it refuses
             self._put_away(connection, [place for place in over if states[place].changed], now_ms)
+        inserts: list[rows.Values] = []
+        updates: list[rows.Values] = []
         for place, state in states.items():
+            before = stored.get(place)
             if state.changed:
-                self._save_one(connection, place, state, stored.get(place))
+                (inserts if before is None else updates).append(rows.values_of(state, place, bool(self.usage_ms)))
+                if isinstance(state, Slots) or isinstance(before, Slots):
+                    rows.save_holders(connection, place, state)
             else:
                 # A look writes nothing, but time must not run backwards for the caller.
                 self._seen[place] = state.settled_at_ms
+        if updates:
+            connection.executemany(rows.UPDATE, updates)
+        if inserts:
+            connection.executemany(rows.INSERT, inserts)
+            self._new_rows += len(inserts)
         if len(self._seen) > PAGE:
             self._seen.clear()
         if self._new_rows >= PAGE:
             self._forget_full(connection, now_ms)
-
-    def _save_one(self, connection: sqlite3.Connection, place: Place, state: State, before: State | None) -> None:
-        values = rows.values_of(state, bool(self.usage_ms)) + place
-        if before is None:
-            connection.execute(rows.INSERT, values)
-            self._new_rows += 1
-        else:
-            connection.execute(rows.UPDATE, values)
-        if isinstance(state, Slots) or isinstance(before, Slots):
-            rows.save_holders(connection, place, state)
 
     def _put_away(self, connection: sqlite3.Connection, places: Sequence[Place], now_ms: int) -> None:
         usage.put_away(connection, places)

@@ -32,10 +32,12 @@ pytest.register_assert_rewrite(
             "levels",
             "slot_queue",
             "namespaces",
+            "prefetch",
             "quotas",
             "recorded_leases",
             "records",
             "hashed_ids",
+            "schedules",
             "slots",
             "usage",
             "vectors",
@@ -60,9 +62,11 @@ from .input import InputConformance
 from .leases import LeaseConformance
 from .levels import LevelsConformance
 from .namespaces import NamespaceConformance
+from .prefetch import PrefetchConformance
 from .quotas import QuotaConformance
 from .recorded_leases import RecordedLeaseConformance
 from .records import RecordConformance
+from .schedules import ScheduleConformance
 from .slot_queue import SlotQueueConformance
 from .slots import SlotConformance
 from .usage import UsageConformance
@@ -75,6 +79,7 @@ from .zero_amounts import ZeroAmountConformance
 class StoreConformance(
     VectorConformance,
     QuotaConformance,
+    ScheduleConformance,
     AcquireConformance,
     ChangingLimitConformance,
     ZeroAmountConformance,
@@ -90,6 +95,7 @@ class StoreConformance(
     ConfigConformance,
     LevelsConformance,
     ConcurrencyConformance,
+    PrefetchConformance,
     InputConformance,
     RecordConformance,
     UsageConformance,

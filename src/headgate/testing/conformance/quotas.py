@@ -183,3 +183,14 @@ class QuotaConformance(Conformance):
         assert limiter.available("e", "r") == {"daily": 10}
         assert limiter.try_acquire("e", "r", {"daily": 10})
         assert not limiter.try_acquire("e", "r", {"daily": 1})
+
+    def test_what_was_taken_in_another_window_does_not_come_back_in_this_one(
+        self, limiter: Any, clock: ManualClock
+    ) -> None:
+        limits = [DAILY, FIRST_USE, RPM]
+        lease = limiter.try_acquire("e", "r", {"daily": 4, "messages": 4, "rpm": 4}, limits).lease
+        clock.set(_edge_ms(DAILY, clock.now_ms()))
+        clock.advance(5 * 3600)
+        limiter.adjust("e", "r", {"daily": 10, "messages": 45, "rpm": 60}, limits)
+        lease.rollback()
+        assert limiter.available("e", "r", limits) == {"daily": 0, "messages": 0, "rpm": 4}

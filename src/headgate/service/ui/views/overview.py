@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from ....charts import Moments, Series, TimeChart
 from ....core.names import shown_url
 from ...reading import cursor_of
-from ..live import SECONDS, Snapshot
+from ..live import SECONDS, Snapshot, snapshot
 from ..pages import Answer, Context, Shown, Visit, page, read_cursor
 from .buckets import tightest
 
 _STEP = 2  # seconds that a bar of the chart stands for
 _RECENT = 6
+_DELAY = 2  # seconds, after which the counts of all workers are there
+_BREAKERS = ("closed", "half-open", "open")
 _PER_PAGE = 50
 
 
@@ -27,13 +31,19 @@ async def live(visit: Visit) -> Answer:
 
 
 async def _state(visit: Visit) -> Context:
-    room, service = visit.room, visit.dashboard.service
-    assert room is not None
-    context: Context = {"decides": visit.dashboard.decides, "store": shown_url(service.url).partition("://")[0]}
-    if not visit.dashboard.decides or room.live is None:
+    service = visit.dashboard.service
+    context: Context = {
+        "decides": visit.dashboard.decides,
+        "store": shown_url(service.url).partition("://")[0],
+        "workers": service.workers,
+    }
+    if not visit.dashboard.decides:
         page_of_store = await visit.limiter.list_buckets()
         return {**context, "buckets": tightest(page_of_store), "more_buckets": page_of_store.cursor is not None}
-    now = room.live.snapshot()
+    counts = service.counts(visit.token.namespace)
+    states = [one.state for one in counts if one.state is not None]
+    until = monotonic() - (_DELAY if service.shared else 0)
+    now = snapshot([one.live for one in counts if one.live is not None], until)
     decided = now.total("allowed", "refused", "degraded", "unavailable")
     return {
         **context,
@@ -41,9 +51,9 @@ async def _state(visit: Visit) -> Context:
         "decided": decided,
         "refused_share": now.total("refused") / decided if decided else 0.0,
         "chart": _chart(now),
-        "breaker": room.limiter.breaker_state,
-        "waiters": room.limiter.waiters,
-        "leases": room.limiter.leases_held,
+        "breaker": max((one.breaker for one in states), key=_BREAKERS.index),
+        "waiters": sum(one.waiters for one in states),
+        "leases": sum(one.leases for one in states),
     }
 
 
