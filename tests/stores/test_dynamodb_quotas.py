@@ -20,6 +20,7 @@ from dynamodb_helpers import (
     place_of,
     request,
     split,
+    split_halfway,
     take_all,
     used,
 )
@@ -167,6 +168,19 @@ def test_a_refusal_writes_nothing(store: Any, sent: Sent, limit: Limit) -> None:
     assert sent["GetItem"] < 50
     assert take(store, limit, now_ms=edge_of(limit) - 1) == (False, 1)
     assert take(store, limit, 60, edge_of(limit)) == (True, 0)
+
+
+@pytest.mark.parametrize("limit", [HOURLY, FIRST_USE, RPM], ids=["calendar", "first use", "bucket"])
+def test_alerts_are_no_part_of_what_is_stored(store: Any, sent: Sent, limit: Limit) -> None:
+    """Callers that want to hear of different shares have one limit."""
+    limits = [limit, limit.changed(alerts_milli=(800,)), limit.changed(alerts_milli=(500, 1000))]
+    take(store, limit)
+    sent.clear()
+    answers = store.settle([request(one, 1) for one in limits * 5], START_MS)
+    sent.costs(UpdateItem=1)
+    assert [answer.levels[0][0] for answer in answers] == [(58 - turn) * 1000 for turn in range(15)]
+    assert not take(store, limits[1], 50)[0]
+    sent.costs(GetItem=1)
 
 
 # Writers who do not know of each other
@@ -474,6 +488,15 @@ def test_shards_are_united_for_one_from_first_use(store: Any, other: Any) -> Non
     assert take(store, FIRST_USE, 20, START_MS + 1000) == (True, 0)
     assert take_all(store, daily) == 50 - (before < 50_000)
     assert not store.sweep("n", START_MS).buckets
+
+
+def test_shards_that_were_split_halfway_are_united_with_all_they_have(store: Any) -> None:
+    daily = Limit.per_day("rpd", 100)
+    store.settle([request(daily, 40)], START_MS)
+    split_halfway(store)
+    assert take(store, FIRST_USE, 60) == (True, 0)
+    assert shards_of(store) == {0: 1}
+    assert available(store, daily) == 60_000
 
 
 def test_a_part_of_the_smallest_unit_is_lost_when_shards_are_united() -> None:

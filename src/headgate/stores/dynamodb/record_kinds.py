@@ -20,6 +20,7 @@ from .items import ItemKey
 
 TABLE = ""  # instead of an index
 _REQUIRED, _LEFT_OUT = object(), object()
+_ALERTS = "al"
 
 
 class Column(NamedTuple):
@@ -40,7 +41,7 @@ class Column(NamedTuple):
 
     def write(self, value: Mapping[str, Any], record_key: str) -> dict[str, Any]:
         found = value[self.field] if self.default is _REQUIRED else value.get(self.field, self.default)
-        return {self.attribute: json.dumps(found) if self.as_json else found}
+        return {self.attribute: json.dumps(found) if self.as_json and found is not None else found}
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if self.attribute not in values and self.absent is not _REQUIRED:
@@ -65,7 +66,9 @@ class LimitColumns(NamedTuple):
         values: dict[str, Any] = {"limit_names": ",".join(limit["name"] for limit in limits)}
         for limit in limits:
             numbers = self.slots if "slots" in limit else self.quota if "amount" in limit else self.tokens
-            check_fields(limit, ("name", *numbers), record_key)
+            check_fields(limit, ("name", *numbers, "alert_at"), record_key)
+            if "alert_at" in limit:
+                values[f"l_{limit['name']}_{_ALERTS}"] = json.dumps(limit["alert_at"])
             wanted = limit if numbers is self.quota else numbers
             values |= {
                 f"l_{limit['name']}_{suffix}": _decimal(limit[field])
@@ -84,7 +87,12 @@ class LimitColumns(NamedTuple):
             numbers = {field: suffix for field, suffix in self.quota.items() if f"{start}{suffix}" in values}
         else:
             numbers = dict(self.slots if f"{start}{self.slots['slots']}" in values else self.tokens)
-        return {"name": name, **{field: _plain(values[f"{start}{suffix}"]) for field, suffix in numbers.items()}}
+        alerts = values.get(f"{start}{_ALERTS}")
+        return {
+            "name": name,
+            **{field: _plain(values[f"{start}{suffix}"]) for field, suffix in numbers.items()},
+            **({"alert_at": json.loads(alerts)} if alerts else {}),
+        }
 
 
 class JsonColumn(NamedTuple):
@@ -216,6 +224,7 @@ SYSTEM_LIMITS = RecordKind(
                 "seconds_from_first_use": "fu",
             },
         ),
+        Column("schedule", "schedule", default=None, absent=_LEFT_OUT, as_json=True),
         Column("inherit", "inherit", default=None, absent=_LEFT_OUT),
         Column("on_unavailable", "on_unavailable", default=None, absent=_LEFT_OUT),
     ),

@@ -84,7 +84,6 @@ class Row(NamedTuple):
         if state is not None and state.limit.is_quota is limit.is_quota:
             return bucket_of(state, now_ms)
         anew = (Quota if limit.is_quota else Bucket).full(limit, now_ms, part.revision)
-        anew.settle(now_ms)
         anew.changed = state is not None
         return anew
 
@@ -145,7 +144,7 @@ def written_limit(limit: Limit, blocked_until_ms: int = 0, ends_ms: int = 0) -> 
     writes nothing.
     """
     if limit.is_quota:
-        window = str(limit).partition("/")[2] if limit.calendar else limit.period_ms
+        window = limit.spelled.partition("/")[2] if limit.calendar else limit.period_ms
         text = f"{limit.capacity_milli}/{_QUOTA}/{ends_ms}/{window}"
     else:
         text = f"{limit.capacity_milli}/{limit.refill_milli}/{limit.period_ms}"

@@ -60,7 +60,7 @@ class Settler:
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         results: list[Answer | HeadgateError] = []
-        for piece in _of_one_kind(batch) if not _has_only_buckets(batch) else [batch]:
+        for piece in [batch] if _has_only_buckets(batch) else _of_one_kind(list(map(_without_alerts, batch))):
             results += yield from self._piece_plan(piece, now_ms)
         return _answers(results)
 
@@ -254,9 +254,17 @@ def _by_kind(request: Request) -> tuple[Request, Request]:
 def _has_only_buckets(batch: Sequence[Request]) -> bool:
     for request in batch:
         for part in request.parts:
-            if part.limit.refill_milli <= 0:
+            if part.limit.refill_milli <= 0 or part.limit.alerts_milli:
                 return False
     return True
+
+
+def _without_alerts(request: Request) -> Request:
+    """Items do not have them. A limit that differs by its alerts is the same limit."""
+    if not any(part.limit.alerts_milli for part in request.parts):
+        return request
+    parts = tuple(part._replace(limit=part.limit.changed(alerts_milli=())) for part in request.parts)
+    return request._replace(parts=parts)
 
 
 def _has_slots(batch: Sequence[Request]) -> bool:
