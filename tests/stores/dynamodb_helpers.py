@@ -11,6 +11,7 @@ from headgate.core.decide import FORCE, PEEK, TAKE, Mode, Part, Request
 from headgate.core.limit import Limit
 from headgate.core.usage import DAY_MS, hour_of
 from headgate.stores import open_store
+from headgate.stores.dynamodb.blocking import _Talk
 from headgate.stores.dynamodb.places import ItemPlace
 from local_servers.dynamodb import Engine
 
@@ -95,6 +96,15 @@ def place_of(store: Any, shard: int = 0, namespace: str = "n", entity: str = "e"
 
 def split(store: Any, shard: int = 0, namespace: str = "n") -> int:
     return int(store._run(store._plans.shards.split_plan(place_of(store, shard, namespace))))
+
+
+def split_halfway(store: Any) -> None:
+    """As by one who dies before the sibling is there."""
+    plan = store._plans.shards.split_plan(place_of(store))
+    call = next(plan)
+    while not any(send.operation == "TransactWriteItems" for send in call.sends):
+        call = plan.send(_Talk(store._wire).perform(call))
+    plan.close()
 
 
 def spread(store: Any, limit: Limit, shards: int, entity: str = "e", now_ms: int = START_MS) -> None:

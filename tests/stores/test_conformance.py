@@ -15,6 +15,7 @@ from headgate.testing.conformance.changing_limits import ChangingLimitConformanc
 from headgate.testing.conformance.concurrency import ConcurrencyConformance
 from headgate.testing.conformance.hierarchy import HierarchyConformance
 from headgate.testing.conformance.leases import LeaseConformance
+from headgate.testing.conformance.quotas import QuotaConformance
 from headgate.testing.conformance.slot_queue import SlotQueueConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from headgate.testing.conformance.waiting import WaitingConformance
@@ -122,7 +123,7 @@ class DynamoDB:
     histories = 5
     sequences = 5
     turns = 60
-    scenarios_every = 10
+    scenarios_every = quota_scenarios_every = 10
     looks_every = 10  # a step is a request, and a request two milliseconds of botocore
     more_than_a_page = 110
     # An event loop that closes cancels the tasks of the HTTP client too, and then what was sent is in doubt.
@@ -145,13 +146,14 @@ class TestDynamoDBBlocking(
     Threads,
     DynamoDB,
     VectorConformance,
+    QuotaConformance,
     ChangingLimitConformance,
     LeaseConformance,
     ConcurrencyConformance,
 ):
     """The other transport, on what depends on it. What both carry is made by the same plans."""
 
-    scenarios_every = 12
+    scenarios_every = quota_scenarios_every = 12
 
 
 def set_up(url: str) -> None:

@@ -12,6 +12,7 @@ from headgate.stores.dynamodb.ledger import Ledger
 from headgate.stores.dynamodb.places import ItemPlace
 from headgate.stores.dynamodb.shards import Shards
 from headgate.testing.conformance.history import HistoryConformance
+from headgate.testing.conformance.quotas import QuotaConformance
 from headgate.testing.conformance.records import RecordConformance
 from headgate.testing.conformance.vectors import VectorConformance
 from local_servers.dynamodb import Engine
@@ -21,7 +22,7 @@ class OnDynamoDB:
     settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}
     histories = 4
     looks_every = 10
-    scenarios_every = 12
+    scenarios_every = quota_scenarios_every = 12
 
     @pytest.fixture(params=["async"])  # of the plans, and not of what carries them
     def kind(self, request: pytest.FixtureRequest) -> str:
@@ -32,13 +33,13 @@ class OnDynamoDB:
         return new_table(ministack)
 
 
-class TestOnTheEngineOfAws(OnDynamoDB, VectorConformance, HistoryConformance, RecordConformance):
+class TestOnTheEngineOfAws(OnDynamoDB, VectorConformance, QuotaConformance, HistoryConformance, RecordConformance):
     @pytest.fixture
     def url(self, dynamodb_local: Engine, aws_credentials: str) -> str:
         return new_table(dynamodb_local)
 
 
-class TestKnowingNothing(OnDynamoDB, VectorConformance, HistoryConformance):
+class TestKnowingNothing(OnDynamoDB, VectorConformance, QuotaConformance, HistoryConformance):
     """Every request is the first one of its client on that bucket."""
 
     @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ class TestKnowingNothing(OnDynamoDB, VectorConformance, HistoryConformance):
         monkeypatch.setattr(Shards, "ledger", ledger)
 
 
-class TestKnowingWhatIsNoLongerSo(OnDynamoDB, VectorConformance, HistoryConformance):
+class TestKnowingWhatIsNoLongerSo(OnDynamoDB, VectorConformance, QuotaConformance, HistoryConformance):
     """Every request starts from the item as it was at first."""
 
     @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ class TestKnowingWhatIsNoLongerSo(OnDynamoDB, VectorConformance, HistoryConforma
         monkeypatch.setattr(Shards, "ledger", ledger)
 
 
-class TestUnderFire(OnDynamoDB, VectorConformance, HistoryConformance):
+class TestUnderFire(OnDynamoDB, VectorConformance, QuotaConformance, HistoryConformance):
     """Nobody may look: refusals are from memory, which is right as long as nobody else writes."""
 
     @pytest.fixture(autouse=True)

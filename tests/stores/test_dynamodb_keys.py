@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settle_histories import CALENDARS
 
 from headgate import Limit, ValidationError
+from headgate.core.calendar import Calendar
+from headgate.core.limit import AT_ONCE
 from headgate.core.names import ID_CHARACTERS, StoredId
 from headgate.limiter import keys as record_keys
 from headgate.stores.dynamodb import keys
@@ -24,9 +27,18 @@ IDS = st.from_regex(rf"[A-Za-z0-9][{ID_CHARACTERS}]{{0,10}}", fullmatch=True).ma
 RESOURCES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,10}", fullmatch=True)
 LIMIT_NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,10}", fullmatch=True)
 MILLI = st.integers(1, 10**15)
-LIMITS = st.builds(
-    Limit.from_stored, LIMIT_NAMES, MILLI, MILLI, st.integers(1, 366 * 86_400_000)
-)  # all that there can be
+PERIODS_MS = st.integers(1, 366 * 86_400_000)
+ALERTS = st.sets(st.integers(1, 1000), max_size=3).map(lambda found: tuple(sorted(found)))
+# All that there can be.
+LIMITS = st.one_of(
+    st.builds(Limit.from_stored, LIMIT_NAMES, MILLI, MILLI, PERIODS_MS, st.none(), ALERTS),
+    st.builds(Limit.from_stored, LIMIT_NAMES, st.just(2000), st.just(0), PERIODS_MS, st.none(), ALERTS),
+    st.builds(Limit.from_stored, LIMIT_NAMES, MILLI, st.just(AT_ONCE), PERIODS_MS, st.none(), ALERTS),
+    st.builds(
+        Limit.from_stored, LIMIT_NAMES, MILLI, st.just(AT_ONCE), st.just(0),
+        st.sampled_from([*CALENDARS, Calendar.matching("*/5 6 * * 1-5", tz="Europe/Berlin")]), ALERTS,
+    ),
+)  # fmt: skip
 EVERY_KEY = st.one_of(
     st.just(record_keys.revision_key("n")),
     st.just(record_keys.system_limits_key("n")),
@@ -119,11 +131,12 @@ def test_prefixes_that_cannot_be_listed(prefix: str) -> None:
         record_list(prefix, NS)
 
 
-@given(st.lists(LIMITS, min_size=1, max_size=4, unique_by=lambda limit: limit.name), st.sampled_from(["allow", None]))
-def test_limits_come_back_exactly_and_in_order(limits: list[Limit], policy: str | None) -> None:
-    value: dict[str, Any] = {"limits": [limit.as_dict() for limit in limits]}
-    if policy:
-        value["on_unavailable"] = policy
+@given(
+    st.lists(LIMITS, min_size=1, max_size=4, unique_by=lambda limit: limit.name),
+    st.sampled_from([{}, {"on_unavailable": "allow"}, {"schedule": {"tz": "UTC", "hours": [["sat,sun", 0.5]]}}]),
+)
+def test_limits_come_back_exactly_and_in_order(limits: list[Limit], more: dict[str, Any]) -> None:
+    value: dict[str, Any] = {"limits": [limit.as_dict() for limit in limits], **more}
     stored = record_item("n/limits#system", NS)
     record = stored.record(stored.item(value, 7, None), NOW)
     assert record is not None

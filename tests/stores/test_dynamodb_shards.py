@@ -9,14 +9,24 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from dynamodb_helpers import START_MS, available, force, new_table, opened, place_of, request, split, take_all
+from dynamodb_helpers import (
+    START_MS,
+    available,
+    force,
+    new_table,
+    opened,
+    place_of,
+    request,
+    split,
+    split_halfway,
+    take_all,
+)
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headgate.core.decide import FORCE, PENALIZE, TAKE, Part, Request
 from headgate.core.limit import Limit
 from headgate.stores.dynamodb import cache, cross_shard
-from headgate.stores.dynamodb.blocking import _Talk
 from local_servers.dynamodb import Engine
 
 LIMIT = Limit.per_minute("rpm", 60)
@@ -191,20 +201,11 @@ def test_limits_that_take_turns_on_shards_keep_what_was_used(
     assert used <= max(limit.capacity_milli for limit in limits)
 
 
-def split_halfway(store: Any) -> None:
-    """As by one who dies before the sibling is there."""
-    plan = store._plans.shards.split_plan(place_of(store))
-    call = next(plan)
-    while not any(send.operation == "TransactWriteItems" for send in call.sends):
-        call = plan.send(_Talk(store._wire).perform(call))
-    plan.close()
-    assert shards_of(store) == {0: 2}
-
-
 def test_one_split_halfway_has_lost_nothing_for_good(url: str, store: Any) -> None:
     """Half is missing until someone makes the sibling."""
     store.settle([request(LIMIT, 20)], START_MS)
     split_halfway(store)
+    assert shards_of(store) == {0: 2}
     with opened(url) as another:
         assert available(another, LIMIT) == 20_000
         taken = 0
@@ -221,6 +222,7 @@ def test_a_sibling_made_after_the_limit_changed_has_what_was_left_at_the_split(
     limit = Limit.parse("rpm", changed)
     store.settle([request(LIMIT, 60)], START_MS)
     split_halfway(store)
+    assert shards_of(store) == {0: 2}
     with opened(url) as another:
         assert not another.settle([request(limit, 1)], START_MS)[0].allowed
         another._run(another._plans.shards.split_plan(place_of(store), following=True))

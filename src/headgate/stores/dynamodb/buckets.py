@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...core.bucket import Bucket
 from ...core.decide import State
@@ -17,17 +17,15 @@ from .cache import Cache
 from .conditional_writes import MARGIN_SECONDS
 from .cross_shard import CrossShard, Pool
 from .deliver import Deliverer
-from .exchange import Attributes, Failed, Send
+from .exchange import Failed, Send
 from .items import attribute, key_of, query, query_plan, read_items_plan
 from .ledger import BucketLedger
 from .namespaces import Namespaces
 from .places import ItemPlace, places_plan
 from .rows import NEW, Row, bucket_of
-from .shards import if_no_shard, sharded_item
+from .shards import Condition, if_no_shard, if_unchanged, sharded_item
 from .slots import SlotSource, listed
 from .usage import UsageCounters
-
-Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
 
 
 class Buckets:
@@ -163,7 +161,7 @@ class Buckets:
         count = pool.ledgers[0].shards
         if len(rows) != count or not all(_is_full(row, now_ms) for row in rows.values()):
             return 0
-        conditions = {place: _if_unchanged(row) for place, row in rows.items()}
+        conditions = {place: if_unchanged(row) for place, row in rows.items()}
         done = yield from self._deliver.one_plan(self._empty_all(rows, count, conditions))
         if isinstance(done, Failed):
             return 0
@@ -173,19 +171,11 @@ class Buckets:
 
 
 def _is_full(row: Row, now_ms: int) -> bool:
-    return all(
-        state.v <= now_ms * state.limit.refill_milli and state.blocked_until_ms <= now_ms
-        for state in row.states.values()
-    )
+    return all(bucket_of(state, now_ms).full_at_ms() <= now_ms for state in row.states.values())
 
 
 def _if_count(count: int) -> Condition:
     return "shard_count = :count", {":count": attribute(count)}
-
-
-def _if_unchanged(row: Row) -> Condition:
-    values = {":count": attribute(row.shard_count), ":writes": attribute(row.writes)}
-    return "shard_count = :count AND wcu = :writes", values
 
 
 def _states(pool: Pool, slots: Row, now_ms: int) -> tuple[State, ...]:
@@ -218,7 +208,8 @@ def _merged(pool: Pool) -> tuple[Bucket, ...]:
         ledger, bucket = found[0]
         if ledger.shards > 1:
             bucket.tokens_milli = sum(one.tokens_milli // shard.shards for shard, one in found)
-            bucket.remainder = 0
+            if not bucket.limit.is_quota:
+                bucket.remainder = 0
             bucket.blocked_until_ms = max(one.blocked_until_ms for _, one in found)
         merged.append(bucket)
     return tuple(merged)

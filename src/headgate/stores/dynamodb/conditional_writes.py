@@ -3,6 +3,7 @@
     busy     ADD V        if low <= V <= high: the decision holds for every V in between. Tokens are given back in the
                           same way to a shard that has room for them: if this one has none, another has
     idle     SET V        if V is in the past: the bucket is full, no matter since when
+    open     SET V        if a quota is in the window that was seen, which is over, no matter what V is: the next window
     give     ADD V        whatever V is: a V in the past means full, and a bucket cannot be more than full
     replace  SET V        if V is unchanged since the decision: a new limit, a penalty, and other rare cases
     missing  SET V        if the item does not have the limit yet
@@ -32,6 +33,7 @@ _LESS_THAN_ANY = {"N": "-1E+100"}
 class Form(Enum):
     BUSY = "busy"
     IDLE = "idle"
+    OPEN = "open"
     GIVE = "give"
     REPLACE = "replace"
     MISSING = "missing"
@@ -137,14 +139,15 @@ class ItemWrite(NamedTuple):
             return None  # a statement adds only to what is there
         names = tuple((limit.name, limit.form, used) for limit, used in zip(self.limits, counted))
         text = _statement_text(table, names)
-        sets, conditions = [self.at_ms], [self.row.shard_count]
+        sets, conditions = [_number(self.at_ms)], [self.row.shard_count]
         texts: list[Attributes] = []
         for limit, used in zip(self.limits, counted):
-            sets += [limit.v, limit.at_ms, *[limit.consumed_milli] * (2 if used else 1)]
+            sets += map(_number, (limit.v, limit.at_ms, *[limit.consumed_milli] * (2 if used else 1)))
+            sets += [{"S": limit.written}] * (limit.form is Form.OPEN)
             texts.append({"S": limit.written_before})
             conditions += {Form.BUSY: [limit.low, limit.high], Form.IDLE: [limit.high]}.get(limit.form, [])
         there = [_LESS_THAN_ANY] * sum(map(bool, counted))
-        parameters = [*map(_number, sets), *self.place.key.values(), *texts, *map(_number, conditions), *there]
+        parameters = [*sets, *self.place.key.values(), *texts, *map(_number, conditions), *there]
         return {"Statement": text, "Parameters": parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
@@ -160,7 +163,8 @@ def time_to_live(row: Row | None, needed_ms: int) -> int:
     return 0 if row is not None and row.ttl > needed else needed + MARGIN_SECONDS
 
 
-_STATEMENTS = {Form.BUSY, Form.IDLE, Form.GIVE}
+_ADDS = {Form.BUSY, Form.GIVE}
+_STATEMENTS = {*_ADDS, Form.IDLE, Form.OPEN}
 
 
 @lru_cache(1024)
@@ -168,12 +172,14 @@ def _statement_text(table: str, limits: tuple[tuple[str, Form, str], ...]) -> st
     sets, texts, conditions, there = ['"wcu" = "wcu" + 1', '"at" = ?'], [], ['"shard_count" = ?'], []
     for name, form, used in limits:
         v, at, written, consumed = (f'"{PREFIX}{name}_{suffix}"' for suffix in ("vt", "at", "lm", "tc"))
-        sets += [f"{v} = ?" if form is Form.IDLE else f"{v} = {v} + ?", f"{at} = ?", f"{consumed} = {consumed} + ?"]
+        sets += [f"{v} = {v} + ?" if form in _ADDS else f"{v} = ?", f"{at} = ?", f"{consumed} = {consumed} + ?"]
         if used:
             sets.append(f'"{used}" = "{used}" + ?')
             there.append(f'"{used}" > ?')
+        if form is Form.OPEN:
+            sets.append(f"{written} = ?")
         texts.append(f"{written} = ?")
-        if form is not Form.GIVE:
+        if form in (Form.BUSY, Form.IDLE):
             conditions.append(f"{v} < ?" if form is Form.IDLE else f"{v} BETWEEN ? AND ?")
     where = " AND ".join(['"PK" = ? AND "SK" = ?', *texts, *conditions, *there])
     return f'UPDATE "{table}" SET {" SET ".join(sets)} WHERE {where} RETURNING ALL NEW *'
@@ -197,11 +203,11 @@ class _Expression:
         self.sets.append(f"#t{i} = :t{i}")
         self.adds.append(f"#c{i} :c{i}")
         self.conditions.append(self._condition(i, limit))
-        if form in (Form.BUSY, Form.GIVE):
+        if form in _ADDS:
             self.adds.append(f"#v{i} :v{i}")
             return
         self.sets.append(f"#v{i} = :v{i}")
-        if form is not Form.IDLE:
+        if form is not Form.IDLE:  # which keeps the limit
             self.values[f":l{i}"] = {"S": limit.written}
             self.sets.append(f"#l{i} = :l{i}")
             if limit.revision:
@@ -223,7 +229,7 @@ class _Expression:
             return f"(({absent}) OR (#l{i} = :l{i} AND #v{i} < :h{i}))"
         self.values[f":b{i}"] = {"S": limit.written_before}
         same_limit = f"#l{i} = :b{i}"
-        if form is Form.GIVE:
+        if form in (Form.GIVE, Form.OPEN):
             return same_limit
         self.values[f":h{i}"] = _number(limit.high)
         if form is Form.IDLE:

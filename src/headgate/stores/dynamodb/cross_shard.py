@@ -26,7 +26,8 @@ from .items import read_items_plan
 from .ledger import BucketLedger, Ledger, longest_of, longest_wait
 from .namespaces import Namespaces
 from .places import ItemPlace
-from .rows import NEW, Row, has_buckets, read_row
+from .rows import NEW, Row, begins_with_use, has_buckets, read_row
+from .unite import Uniter, united
 from .usage import UsageCounters
 from .writer import TOGETHER, Writer, Writes
 
@@ -38,6 +39,10 @@ class Pool:
 
     def __init__(self, ledgers: Sequence[BucketLedger]) -> None:
         self.ledgers = ledgers
+
+    @property
+    def is_split(self) -> bool:
+        return self.ledgers[0].shards > 1
 
     def buckets(self, part: Part) -> list[Bucket]:
         return [ledger.bucket(part) for ledger in self.ledgers]
@@ -161,8 +166,15 @@ _TRIES = 12
 
 class CrossShard:
     def __init__(
-        self, deliver: Deliverer, namespaces: Namespaces, cache: Cache, writer: Writer, usage_counters: UsageCounters
+        self,
+        deliver: Deliverer,
+        namespaces: Namespaces,
+        cache: Cache,
+        writer: Writer,
+        usage_counters: UsageCounters,
+        uniter: Uniter,
     ) -> None:
+        self._uniter = uniter
         self._deliver = deliver
         self._namespaces = namespaces
         self._usage_counters = usage_counters
@@ -174,6 +186,14 @@ class CrossShard:
         for turn in range(_TRIES):
             pools = yield from self.pools_plan(places, now_ms)
             yield from self._check_plan(pools)
+            apart = {level for level, limit, _, _ in request.parts if begins_with_use(limit) and pools[level].is_split}
+            if request.mode is PEEK:
+                pools = [self._united(pool) if level in apart else pool for level, pool in enumerate(pools)]
+            elif apart:
+                for level in apart:
+                    yield from self._uniter.unite_plan(pools[level].ledgers)
+                yield from _pause(turn)
+                continue
             answer = _decide(request, pools, again=turn > 0)
             ledgers = [ledger for pool in pools for ledger in pool.ledgers]
             writes: dict[Ledger, Write] = {ledger: write for ledger in ledgers if (write := ledger.write())}
@@ -187,7 +207,7 @@ class CrossShard:
             else:
                 yield from self._by_levels_plan(_only_limits(request), places, now_ms)
                 return answer
-            yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
+            yield from _pause(turn)
         raise Contended("too many writers contend for the same buckets in DynamoDB")
 
     def _check_plan(self, pools: Sequence[Pool]) -> Plan[None]:
@@ -260,6 +280,10 @@ class CrossShard:
         items = yield from read_items_plan(self._deliver, list(by_key))
         return {by_key[key]: read_row(item) for key, item in items.items() if has_buckets(item)}
 
+    def _united(self, pool: Pool) -> Pool:
+        first = pool.ledgers[0]
+        return Pool([self._ledger(first.place, united(pool.ledgers), first.now_ms)])
+
     def _ledger(self, place: ItemPlace, row: Row, now_ms: int) -> BucketLedger:
         seen = self._cache.get(place)
         ledger = BucketLedger(place, row, now_ms, seen.at_ms if seen else None)
@@ -268,10 +292,18 @@ class CrossShard:
         return ledger
 
 
+def _pause(turn: int) -> Plan[None]:
+    yield from Sleep(random.uniform(0.001, 0.005) * (turn + 1))
+
+
 def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
     waits = [None if request.mode is RENEW else pools[part.level].wait_ms(part) for part in request.parts]
     longest = longest_of(waits)
-    allowed = request.mode not in (TAKE, RENEW) or (longest is not None and longest <= request.max_wait_ms)
+    allowed = request.mode not in (TAKE, RENEW) or (
+        longest is not None
+        and longest <= request.max_wait_ms
+        and not any(wait_ms and part.limit.is_quota for part, wait_ms in zip(request.parts, waits))
+    )
     for part, wait_ms in zip(request.parts, waits) if allowed else ():
         _apply(request, part, pools[part.level], wait_ms or 0, again=again)
     levels: list[Level] = [(pools[part.level].available_milli(part), wait) for part, wait in zip(request.parts, waits)]

@@ -18,7 +18,7 @@ from ...core.units import MAX_DEBT_MILLI
 from .conditional_writes import Form, ItemWrite, LimitWrite, Write
 from .exchange import Item
 from .places import ItemPlace
-from .rows import NEW, Row, RowState, read_row, virtual_time, written_limit
+from .rows import NEW, Row, RowState, begins_with_use, full_v, read_row, units, virtual_time, written_limit
 
 if TYPE_CHECKING:
     from .cache import ItemSource
@@ -126,8 +126,8 @@ class Ledger(ABC):
 
     def _copies(self, parts: Sequence[Part]) -> list[Bucket | Slots]:
         """Of the states. If the item lacks a limit, its state is not kept: a later request may have another limit."""
-        kept, stored = self._kept(), self._base.states
-        lacking = [part.limit.name for part in parts if part.limit.name not in kept and part.limit.name not in stored]
+        kept = self._kept()
+        lacking = [part.limit.name for part in parts if part.limit.name not in kept and not self._base.has(part.limit)]
         copies = [copy(self._state(part)) for part in parts]
         for name in lacking:
             kept.pop(name)
@@ -233,6 +233,8 @@ class BucketLedger(Ledger):
         found = self._buckets.get(name)
         if found is None:
             found = self._buckets[name] = self._base.bucket(part, self._time(name))
+            if found.changed:
+                self._changed.add(name)
             self.seen_at_ms[name] = found.settled_at_ms
         return found
 
@@ -255,11 +257,14 @@ class BucketLedger(Ledger):
             self._insisted.add(limit.name)
             return
         total = self._sums.setdefault(limit.name, _Sum())
-        total.v += part.amount_milli * limit.period_ms
+        unit = units(limit)
+        total.v += part.amount_milli * unit
         total.consumed_milli += part.amount_milli // self.shards
         total.lowest = min(total.lowest, total.v)
         if request.mode is TAKE:
-            most = limit.capacity_milli * limit.period_ms + request.max_wait_ms * limit.refill_milli - total.v
+            most = limit.capacity_milli * unit - total.v
+            if request.max_wait_ms and not limit.is_quota:
+                most += request.max_wait_ms * limit.refill_milli
             total.high = most if total.high is None else min(total.high, most)
 
     def _before(self, row: Row, write: Write) -> Row:
@@ -269,10 +274,10 @@ class BucketLedger(Ledger):
             state = row.states[limit.name]
             if limit.form in (Form.BUSY, Form.GIVE):
                 states[limit.name] = state._replace(v=state.v - limit.v)
-            elif self.row is not None and limit.form is Form.REPLACE:
+            elif self.row is not None and limit.form in (Form.REPLACE, Form.OPEN):
                 states[limit.name] = self.row.states[limit.name]
             elif limit.form is Form.IDLE:  # it was full
-                states[limit.name] = state._replace(v=limit.at_ms * state.limit.refill_milli)
+                states[limit.name] = state._replace(v=full_v(state.limit, limit.at_ms))
             else:
                 del states[limit.name]
         return row._replace(states=states)
@@ -306,7 +311,14 @@ class BucketLedger(Ledger):
                 continue
             blocked = bucket.blocked_until_ms if "!" in limit.written else 0
             states[limit.name] = RowState(
-                bucket.limit, limit.v, limit.at_ms, limit.revision, limit.written, blocked, consumed_milli
+                bucket.limit,
+                limit.v,
+                limit.at_ms,
+                limit.revision,
+                limit.written,
+                blocked,
+                consumed_milli,
+                ends_ms=bucket.remainder if bucket.limit.is_quota else 0,
             )
         return row._replace(states=states, ttl=write.ttl or row.ttl, writes=row.writes + 1, used=used)
 
@@ -321,9 +333,9 @@ class BucketLedger(Ledger):
         total = self._sums.get(name, _Sum())
         state = self.row.states.get(name) if self.row else None
         limit, at_ms = bucket.limit, bucket.settled_at_ms
-        now_v = at_ms * limit.refill_milli
+        now_v = full_v(limit, at_ms)
         blocked = bucket.blocked_until_ms if bucket.blocked_until_ms > at_ms else 0
-        written = written_limit(limit, blocked)
+        written = written_limit(limit, blocked, bucket.remainder)
         form, v, low, high = Form.REPLACE, virtual_time(bucket), 0, 0
         if state is None:
             form = Form.MISSING if self.row is not None and self.row.states else Form.UPSERT
@@ -346,14 +358,17 @@ class BucketLedger(Ledger):
 
     def _commuting(self, state: RowState, bucket: Bucket, total: _Sum, now_v: int) -> tuple[Form, int, int, int]:
         limit = bucket.limit
-        low = now_v - total.lowest
+        if limit.is_quota and state.ends_ms <= bucket.settled_at_ms:
+            return Form.OPEN, virtual_time(bucket), 0, 0
+        begins = begins_with_use(limit)  # with the next take another window, when nothing is missing
+        low = now_v + begins - total.lowest
         if total.high is None and total.v == total.lowest and (self.shards == 1 or state.v < low):
             return Form.GIVE, total.v, 0, 0
-        if state.v < now_v and not total.lowest:
+        if state.v < now_v and not total.lowest and not begins:
             return Form.IDLE, now_v + total.v, 0, now_v
         if state.v < low:
             return Form.REPLACE, virtual_time(bucket), 0, state.v
-        room = limit.capacity_milli * limit.period_ms
+        room = limit.capacity_milli * units(limit)
         high = now_v + total.high if total.high is not None else state.v + room
         return Form.BUSY, total.v, low, high
 
@@ -362,6 +377,8 @@ class BucketLedger(Ledger):
         bucket = self._buckets[limit.name]
         if limit.form is Form.GIVE:
             return limit.at_ms
+        if bucket.limit.is_quota:
+            return max(limit.at_ms, bucket.remainder, bucket.blocked_until_ms)
         latest = limit.high + limit.v if limit.form is Form.BUSY else limit.v
         return max(-(-latest // bucket.limit.refill_milli), bucket.blocked_until_ms)
 

@@ -19,6 +19,7 @@ from .shards import Shards
 from .slots import SlotSource
 from .stored import StoredNamespaces
 from .table import DynamoDBTable
+from .unite import Uniter
 from .url import DynamoDBSettings
 from .usage import HourlyUsage, UsageCounters
 from .writer import Writer
@@ -32,7 +33,8 @@ class DynamoDBPlans:
         self.hours = UsageCounters(deliver)
         self.shards = Shards(deliver, cache, self.hours)
         slots = SlotSource(deliver, cache)
-        cross_shard = CrossShard(deliver, self.namespaces, cache, writer, self.hours)
+        uniter = Uniter(deliver, cache, self.shards, self.hours)
+        cross_shard = CrossShard(deliver, self.namespaces, cache, writer, self.hours, uniter)
         self._settler = Settler(writer, self.namespaces, self.shards, slots, cross_shard, self.hours)
         self._buckets = Buckets(deliver, self.namespaces, cache, cross_shard, slots, self.hours)
         self._usage = HourlyUsage(deliver, self.namespaces, self.hours)

@@ -20,6 +20,7 @@ from .items import ItemKey
 
 TABLE = ""  # instead of an index
 _REQUIRED, _LEFT_OUT = object(), object()
+_ALERTS = "al"
 
 
 class Column(NamedTuple):
@@ -40,7 +41,7 @@ class Column(NamedTuple):
 
     def write(self, value: Mapping[str, Any], record_key: str) -> dict[str, Any]:
         found = value[self.field] if self.default is _REQUIRED else value.get(self.field, self.default)
-        return {self.attribute: json.dumps(found) if self.as_json else found}
+        return {self.attribute: json.dumps(found) if self.as_json and found is not None else found}
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if self.attribute not in values and self.absent is not _REQUIRED:
@@ -50,10 +51,11 @@ class Column(NamedTuple):
 
 
 class LimitColumns(NamedTuple):
-    """The list of limits: their names in order, and an attribute for each number of each limit."""
+    """The list of limits: their names in order, and an attribute for each number of each limit. A quota has some."""
 
     tokens: Mapping[str, str]
     slots: Mapping[str, str]
+    quota: Mapping[str, str]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -63,9 +65,16 @@ class LimitColumns(NamedTuple):
         limits = value["limits"]
         values: dict[str, Any] = {"limit_names": ",".join(limit["name"] for limit in limits)}
         for limit in limits:
-            numbers = self.slots if "slots" in limit else self.tokens
-            check_fields(limit, ("name", *numbers), record_key)
-            values |= {f"l_{limit['name']}_{suffix}": _decimal(limit[field]) for field, suffix in numbers.items()}
+            numbers = self.slots if "slots" in limit else self.quota if "amount" in limit else self.tokens
+            check_fields(limit, ("name", *numbers, "alert_at"), record_key)
+            if "alert_at" in limit:
+                values[f"l_{limit['name']}_{_ALERTS}"] = json.dumps(limit["alert_at"])
+            wanted = limit if numbers is self.quota else numbers
+            values |= {
+                f"l_{limit['name']}_{suffix}": _decimal(limit[field])
+                for field, suffix in numbers.items()
+                if field in wanted
+            }
         return values
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +82,17 @@ class LimitColumns(NamedTuple):
         return {"limits": [self._limit(name, values) for name in names]}
 
     def _limit(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        numbers = self.slots if f"l_{name}_{self.slots['slots']}" in values else self.tokens
-        return {"name": name, **{field: _plain(values[f"l_{name}_{suffix}"]) for field, suffix in numbers.items()}}
+        start = f"l_{name}_"
+        if f"{start}{self.quota['amount']}" in values:
+            numbers = {field: suffix for field, suffix in self.quota.items() if f"{start}{suffix}" in values}
+        else:
+            numbers = dict(self.slots if f"{start}{self.slots['slots']}" in values else self.tokens)
+        alerts = values.get(f"{start}{_ALERTS}")
+        return {
+            "name": name,
+            **{field: _plain(values[f"{start}{suffix}"]) for field, suffix in numbers.items()},
+            **({"alert_at": json.loads(alerts)} if alerts else {}),
+        }
 
 
 class JsonColumn(NamedTuple):
@@ -94,13 +112,13 @@ class JsonColumn(NamedTuple):
 Columns: TypeAlias = "Sequence[Column | LimitColumns | JsonColumn]"
 
 
-def _decimal(number: float) -> int | Decimal:
+def _decimal(value: float | str) -> int | str | Decimal:
     """A float is stored as the decimal it is written as."""
-    return number if isinstance(number, int) else Decimal(str(number))
+    return Decimal(str(value)) if isinstance(value, float) else value
 
 
-def _plain(number: int | Decimal) -> int | float:
-    return number if isinstance(number, int) else float(number)
+def _plain(value: int | str | Decimal) -> int | str | float:
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def check_fields(value: Mapping[str, Any], known: Sequence[str], record_key: str) -> None:
@@ -196,7 +214,17 @@ SYSTEM_LIMITS = RecordKind(
         LimitColumns(
             tokens={"capacity": "cp", "refill_amount": "ra", "refill_period_seconds": "rp"},
             slots={"slots": "sl", "ttl_seconds": "tl"},
+            quota={
+                "amount": "am",
+                "per": "pr",
+                "tz": "tz",
+                "at": "at",
+                "on": "on",
+                "cron": "cr",
+                "seconds_from_first_use": "fu",
+            },
         ),
+        Column("schedule", "schedule", default=None, absent=_LEFT_OUT, as_json=True),
         Column("inherit", "inherit", default=None, absent=_LEFT_OUT),
         Column("on_unavailable", "on_unavailable", default=None, absent=_LEFT_OUT),
     ),

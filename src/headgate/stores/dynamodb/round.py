@@ -23,6 +23,7 @@ from .conditional_writes import Write
 from .ledger import Ledger, longest_wait
 from .namespaces import NamespaceMoved, Namespaces
 from .places import ItemPlace
+from .rows import begins_with_use
 from .writer import News, Writer
 
 _NO_SLOTS: Mapping[int, Ledger] = MappingProxyType({})
@@ -94,8 +95,11 @@ class Job:
             return True
         if self.levels or all(ledger.shards == 1 for ledger in self.ledgers):
             return False
-        return self.request.mode in (PEEK, PENALIZE, LOWER) or any(
-            abs(part.amount_milli) * self.of(part).shards > part.limit.capacity_milli for part in self.request.parts
+        parts = self.request.parts
+        return (
+            self.request.mode in (PEEK, PENALIZE, LOWER)
+            or any(abs(part.amount_milli) * self.of(part).shards > part.limit.capacity_milli for part in parts)
+            or any(_is_of_all(part, ledger) for part in parts if (ledger := self.of(part)).shards > 1)
         )
 
     def of(self, part: Part) -> Ledger:
@@ -256,6 +260,18 @@ class Round:
         return ledger.sure and not ledger.differs(parts)
 
 
+def _is_of_all(part: Part, ledger: Ledger) -> bool:
+    """Whether a quota begins with its first use, is replaced by another limit, or replaces one. That is on all shards
+    at once, or those that come later would be full again at an edge that the quota does not have.
+    """
+    if begins_with_use(part.limit):
+        return True
+    stored = ledger.row and ledger.row.states.get(part.limit.name)
+    if stored is None or not (stored.limit.is_quota or part.limit.is_quota):
+        return False
+    return stored.limit.is_quota is not part.limit.is_quota or ledger.differs([part])
+
+
 def _decide(job: Job) -> None:
     """Decide on the assumed state, with effect, or mark the items that must be read first."""
     mode, left = job.request.mode, job.left()
@@ -320,12 +336,12 @@ def _not_applied(request: Request, left: dict[Ledger, list[Part]]) -> Answer | N
     longest = longest_wait(levels.values())
     looks = request.mode is PEEK
     if not looks:
-        if longest is not None and longest <= request.max_wait_ms and not _wait_for_slots(levels):
+        if longest is not None and longest <= request.max_wait_ms and not _wait_in_vain(levels):
             return None
         _reshape(left)
     return Answer(looks, longest, [levels[part] for part in request.parts])
 
 
-def _wait_for_slots(levels: dict[Part, Level]) -> bool:
-    """Tokens can be reserved in the future, slots cannot."""
-    return any(wait_ms and part.limit.is_concurrent for part, (_, wait_ms) in levels.items())
+def _wait_in_vain(levels: dict[Part, Level]) -> bool:
+    """Tokens of a bucket can be reserved in the future, others cannot."""
+    return any(wait_ms and part.limit.refill_milli <= 0 for part, (_, wait_ms) in levels.items())

@@ -60,7 +60,7 @@ class Settler:
 
     def settle_plan(self, batch: Sequence[Request], now_ms: int) -> Plan[list[Answer]]:
         results: list[Answer | HeadgateError] = []
-        for piece in _of_one_kind(batch) if _has_slots(batch) else [batch]:
+        for piece in [batch] if _has_only_buckets(batch) else _of_one_kind(list(map(_without_alerts, batch))):
             results += yield from self._piece_plan(piece, now_ms)
         return _answers(results)
 
@@ -251,6 +251,22 @@ def _by_kind(request: Request) -> tuple[Request, Request]:
     return request._replace(parts=slots, max_wait_ms=0), request._replace(parts=tokens)
 
 
+def _has_only_buckets(batch: Sequence[Request]) -> bool:
+    for request in batch:
+        for part in request.parts:
+            if part.limit.refill_milli <= 0 or part.limit.alerts_milli:
+                return False
+    return True
+
+
+def _without_alerts(request: Request) -> Request:
+    """Items do not have them. A limit that differs by its alerts is the same limit."""
+    if not any(part.limit.alerts_milli for part in request.parts):
+        return request
+    parts = tuple(part._replace(limit=part.limit.changed(alerts_milli=())) for part in request.parts)
+    return request._replace(parts=parts)
+
+
 def _has_slots(batch: Sequence[Request]) -> bool:
     for request in batch:
         for part in request.parts:
@@ -260,12 +276,12 @@ def _has_slots(batch: Sequence[Request]) -> bool:
 
 
 def _of_one_kind(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """The batch in pieces. In each piece, a limit has either tokens or slots."""
+    """The batch in pieces. In each piece, a limit is of one kind."""
     piece: list[Request] = []
-    kinds: dict[tuple[str, str], bool] = {}
+    kinds: dict[tuple[str, str], int] = {}
     for request in batch:
-        named = {(request.keys[level], limit.name): limit.is_concurrent for level, limit, _, _ in request.parts}
-        if any(kinds.get(place, kind) is not kind for place, kind in named.items()):
+        named = {(request.keys[level], limit.name): min(limit.refill_milli, 1) for level, limit, _, _ in request.parts}
+        if any(kinds.get(place, kind) != kind for place, kind in named.items()):
             yield piece
             piece, kinds = [], {}
         piece.append(request)

@@ -17,8 +17,8 @@ counts as absent.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from ...core.decide import Part
 from ...plan import Plan
@@ -26,13 +26,26 @@ from . import keys
 from .cache import Cache, ItemSource
 from .conditional_writes import Write
 from .deliver import Deliverer
-from .exchange import Failed, Item, Send
+from .exchange import Attributes, Failed, Item, Send
 from .items import attribute
 from .ledger import BucketLedger, Ledger
 from .places import ItemPlace
-from .rows import NEW, PREFIX, Row, has_buckets, read_limit, read_row, written_limit
+from .rows import (
+    NEW,
+    PREFIX,
+    Row,
+    begins_with_use,
+    bucket_of,
+    fullness,
+    has_buckets,
+    read_limit,
+    read_row,
+    written_limit,
+)
 from .usage import UsageCounters
 from .writer import News
+
+Condition: TypeAlias = "tuple[str, Mapping[str, Attributes]]"
 
 PRESSURE = 800  # writes a second to one item: 80 % of what DynamoDB accepts
 _TRIES = 5
@@ -65,9 +78,7 @@ class Shards(ItemSource):
 
     def _used(self, place: ItemPlace) -> int:
         seen = self.cache.get(place)
-        return (
-            max((state.v // state.limit.refill_milli for state in seen.row.states.values()), default=0) if seen else 0
-        )
+        return max(map(fullness, seen.row.states.values()), default=0) if seen else 0
 
     def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
         """More is given back than this shard lacks, and another may have room for it.
@@ -90,10 +101,9 @@ class Shards(ItemSource):
             seen = self.cache.get(place)
             if seen is None:
                 return True
-            state = seen.row.states.get(part.limit.name)
-            if state is not None and place != ledger.place:
-                missing_milli = (state.v - ledger.now_ms * state.limit.refill_milli) // state.limit.period_ms
-                if missing_milli >= ledger.shards:
+            if place != ledger.place and seen.row.has(part.limit):
+                bucket = bucket_of(seen.row.states[part.limit.name], ledger.now_ms)
+                if bucket.limit.capacity_milli - bucket.tokens_milli >= ledger.shards:
                     return True
         return False
 
@@ -143,16 +153,15 @@ class Shards(ItemSource):
         if place.shard:
             leader = yield from self._read_plan(place._replace(shard=0))
             most = leader.shard_count if leader else 0
-        if place.shard < count // 2:  # otherwise it is the sibling itself
-            yield from self._make_sibling_plan(place, count)
-        if count * 2 > most or expected not in (None, count):
+        yield from self.finish_plan(place, count)
+        if count * 2 > most or expected not in (None, count) or _is_one(row):
             return count
         split = yield from self._deliver.one_plan(self._split(place, row))
         if isinstance(split, Failed):  # another writer was faster
             return count
         self.cache.put(place, read_row(split["Attributes"]), {})
         self.cache.forget(place._replace(shard=place.shard + count))  # known from before a merge
-        yield from self._make_sibling_plan(place, count * 2)
+        yield from self.finish_plan(place, count * 2)
         return count * 2
 
     def _split(self, place: ItemPlace, row: Row) -> Send:
@@ -176,9 +185,11 @@ class Shards(ItemSource):
             },
         )
 
-    def _make_sibling_plan(self, place: ItemPlace, count: int) -> Plan[None]:
-        """Create the other half of an item that now has `count` shards."""
+    def finish_plan(self, place: ItemPlace, count: int) -> Plan[None]:
+        """Create the other half of an item that now has `count` shards, if there is none."""
         sibling = place._replace(shard=place.shard + count // 2)
+        if place.shard >= count // 2:  # it is the sibling itself
+            return
         if self.cache.get(sibling) is not None or (yield from self._read_plan(sibling)) is not None:
             return
         for _ in range(_TRIES):
@@ -199,8 +210,8 @@ class Shards(ItemSource):
         for name, state in read_row(item).states.items():
             kept = item.get(f"{PREFIX}{name}_sv", item[f"{PREFIX}{name}_vt"])
             # V counts in units of its limit, which may have changed since. A penalty that came since is on all shards.
-            limit, _ = read_limit(name, item.get(f"{PREFIX}{name}_sl", item[f"{PREFIX}{name}_lm"])["S"])
-            written = attribute(written_limit(limit, state.blocked_until_ms))
+            limit, _, ends_ms = read_limit(name, item.get(f"{PREFIX}{name}_sl", item[f"{PREFIX}{name}_lm"])["S"])
+            written = attribute(written_limit(limit, state.blocked_until_ms, ends_ms))
             made |= {f"{PREFIX}{name}_vt": kept, f"{PREFIX}{name}_lm": written, f"{PREFIX}{name}_tc": attribute(0)}
             made |= {key: item[key] for suffix in ("rv", "at") if (key := f"{PREFIX}{name}_{suffix}") in item}
         table = self._deliver.table
@@ -240,6 +251,16 @@ def _any_of(places: dict[ItemPlace, None]) -> ItemPlace | None:
         return None
 
 
+def _is_one(row: Row) -> bool:
+    """Whether it has a quota that shards cannot have (unite.py), which was used in this window or the one before."""
+    latest_ms = max((state.at_ms for state in row.states.values()), default=0)
+    return any(
+        begins_with_use(limit) and latest_ms < state.ends_ms + limit.period_ms
+        for state in row.states.values()
+        if (limit := state.limit)
+    )
+
+
 def _first(place: ItemPlace) -> ItemPlace:
     return place._replace(shard=0)
 
@@ -247,6 +268,11 @@ def _first(place: ItemPlace) -> ItemPlace:
 def parent(place: ItemPlace) -> ItemPlace:
     """The shard that this one is split from."""
     return place._replace(shard=place.shard - (1 << (place.shard.bit_length() - 1)))
+
+
+def if_unchanged(row: Row) -> Condition:
+    values = {":count": attribute(row.shard_count), ":writes": attribute(row.writes)}
+    return "shard_count = :count AND wcu = :writes", values
 
 
 def if_no_shard(table: str, place: ItemPlace) -> dict[str, Any]:

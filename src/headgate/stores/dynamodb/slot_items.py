@@ -49,7 +49,7 @@ def _read_slots(item: Item) -> Row:
         if name_of.startswith(PREFIX) and name_of.endswith("_lm"):
             start = name_of[: -len("lm")]
             name = start[len(PREFIX) : -1]
-            limit, blocked_until_ms = read_limit(name, value["S"])
+            limit, blocked_until_ms, _ = read_limit(name, value["S"])
             holders = {lease_id: _read_held(entry["S"]) for lease_id, entry in item[f"{start}h"]["M"].items()}
             held, at_ms, revision = (number(item, f"{start}{suffix}") for suffix in ("n", "at", "rv"))
             if limit.refill_milli or held < 0 or not is_sound_slots(at_ms, blocked_until_ms, revision, holders):
