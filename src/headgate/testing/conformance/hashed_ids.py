@@ -221,7 +221,9 @@ class Tour:
             self.call(method, USER)
         for method in ("get_usage_summary", "get_audit_events"):
             self.call(method)
-        for method in ("get_usage", "list_entities", "list_buckets"):
+        self.call("try_acquire", USER, "alerts", {"x": 1}, [Limit.quota("x", 1, "day", alert_at=[1])])
+        self.call("ping")  # tasks write alerts beside their calls
+        for method in ("get_usage", "list_entities", "list_buckets", "list_alerts"):
             self.called.add(method)
             self.lists.append(repr(getattr(self.limiter, method)()))
         for method in ("register", "get", "count", "delete", "recover"):
