@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service_process import Api, ServeProcess, workers_of
 
 from headgate.service.envoy.ratelimit_pb2 import RateLimitDescriptor, RateLimitRequest, RateLimitResponse
-from headgate.service.shared import Counts, Family, LimiterState, Sample, SharedFolder, bury, exposition
+from headgate.service.shared import Family, LimiterState, Sample, SharedFolder, WorkerCounts, bury, exposition
 from headgate.testing.servers.process import eventually
 
 RULES = "descriptors: [{id: d, domain: d, match: {key: '*'}, limits: 1000/hour}]"
@@ -167,7 +167,7 @@ def test_what_workers_cannot_do_is_an_error(options: list[str], said: str) -> No
         assert "Traceback" not in process.log
 
 
-def counts(counter: float, gauge: float, reloaded: bool = True, created: float = 1.0) -> Counts:
+def counts(counter: float, gauge: float, reloaded: bool = True, created: float = 1.0) -> WorkerCounts:
     families = [
         Family("a", "x", "counter", [Sample("a_total", (), counter), Sample("a_created", (), created)]),
         Family("g", "x", "gauge", [Sample("g", (), gauge)]),
@@ -178,10 +178,10 @@ def counts(counter: float, gauge: float, reloaded: bool = True, created: float =
             [Sample("headgate_last_reload_successful", (), float(reloaded))],
         ),
     ]
-    return Counts(families, None, LimiterState("closed", 0, 0))
+    return WorkerCounts(families, None, LimiterState("closed", 0, 0))
 
 
-def page(found: Sequence[Counts]) -> set[str]:
+def page(found: Sequence[WorkerCounts]) -> set[str]:
     return set(exposition(one.families for one in found).decode().splitlines())
 
 

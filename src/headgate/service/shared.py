@@ -49,7 +49,7 @@ class LimiterState(msgspec.Struct, array_like=True):
     leases: int
 
 
-class Counts(msgspec.Struct, array_like=True):
+class WorkerCounts(msgspec.Struct, array_like=True):
     """What a worker has counted in a namespace. `live`: None without a dashboard. `state`: None if it has died."""
 
     families: list[Family]
@@ -58,7 +58,7 @@ class Counts(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Counts)
+_decoder = msgspec.msgpack.Decoder(WorkerCounts)
 
 
 class SharedFolder:
@@ -67,10 +67,10 @@ class SharedFolder:
     def __init__(self, folder: str, number: int) -> None:
         self.path = Path(folder)
         self._number = number
-        self._before: dict[str, Counts | None] = {}
+        self._before: dict[str, WorkerCounts | None] = {}
         self._changes: Stamp = None
 
-    def write(self, namespace: str, own: Counts) -> Counts:
+    def write(self, namespace: str, own: WorkerCounts) -> WorkerCounts:
         """Write what this worker has counted, together with those before it."""
         path = self.path / f"{_name(namespace)}-{self._number}{_COUNTS}"
         if namespace not in self._before:
@@ -80,7 +80,7 @@ class SharedFolder:
         put_file(path, _encoder.encode(counts))
         return counts
 
-    def of_all(self, namespace: str, own: Counts) -> list[Counts]:
+    def of_all(self, namespace: str, own: WorkerCounts) -> list[WorkerCounts]:
         """The counts of all workers. Those of the others are up to a second old.
 
         Its own are written first: what was shown once must be there when this worker has died.
@@ -149,22 +149,22 @@ def _added(pages: Iterable[Sequence[Family]]) -> list[Family]:
     ]
 
 
-def _joined(before: Counts, own: Counts) -> Counts:
+def _joined(before: WorkerCounts, own: WorkerCounts) -> WorkerCounts:
     live = own.live if before.live is None or own.live is None else merged([before.live, own.live])
-    return Counts(_added([before.families, own.families]), live, own.state)
+    return WorkerCounts(_added([before.families, own.families]), live, own.state)
 
 
-def _without_state(counts: Counts | None) -> Counts | None:
+def _without_state(counts: WorkerCounts | None) -> WorkerCounts | None:
     if counts is None:
         return None
-    return Counts([family for family in counts.families if family.kind != "gauge"], counts.live, None)
+    return WorkerCounts([family for family in counts.families if family.kind != "gauge"], counts.live, None)
 
 
 def _name(namespace: str) -> str:
     return sha256(namespace.encode()).hexdigest()[:32]
 
 
-def _read(path: Path) -> Counts | None:
+def _read(path: Path) -> WorkerCounts | None:
     try:
         return _decoder.decode(path.read_bytes())
     except FileNotFoundError:

@@ -27,7 +27,7 @@ from .metrics import NamespaceMetrics
 from .operations import Asked
 from .problems import ProblemError
 from .reading import Clients, Headers, Receive
-from .shared import Counts, LimiterState, SharedFolder
+from .shared import LimiterState, SharedFolder, WorkerCounts
 from .tokens import AuthFailures, Door, Token, Tokens
 from .ui.live import LiveStats
 
@@ -51,11 +51,11 @@ class Room(NamedTuple):
     live: LiveStats | None
     metrics: NamespaceMetrics
 
-    def counts(self) -> Counts:
+    def counts(self) -> WorkerCounts:
         """What this process has counted."""
         limiter = self.limiter
         state = LimiterState(limiter.breaker_state, limiter.waiters, limiter.leases_held)
-        return Counts(self.metrics.families(), None if self.live is None else self.live.counts(), state)
+        return WorkerCounts(self.metrics.families(), None if self.live is None else self.live.counts(), state)
 
 
 class Service:
@@ -125,7 +125,7 @@ class Service:
             )
         return room
 
-    def counts(self, namespace: str) -> list[Counts]:
+    def counts(self, namespace: str) -> list[WorkerCounts]:
         """The counts of a namespace, of each worker."""
         own = self.room(namespace).counts()
         return [own] if self.shared is None else self.shared.of_all(namespace, own)

@@ -20,7 +20,7 @@ from ..server import AsyncServerCall, AsyncServerStore, LoopBound, Lost
 from .driver import DriverError, PostgresConnection, host_names, wait_for, with_addresses
 from .exchange import Execute, Reply, Statement
 from .notifications import open_notifications
-from .pipelined import Pipeline
+from .pipelined import LibpqPipeline
 from .plans import PostgresPlans, answers_of
 from .queries import patience_ms
 from .url import PostgresSettings
@@ -229,14 +229,14 @@ class _AsyncPool(LoopBound):
         self._resting: deque[_AsyncConnection] = deque()
         self._queue: deque[asyncio.Future[None]] = deque()
         self._used = 0
-        self._pipeline: Pipeline | None = None
+        self._pipeline: LibpqPipeline | None = None
 
     def may_start(self) -> bool:
         """Whether there may be a pipeline. Whoever waits for a connection goes first."""
         ours = self._loop is not None and asyncio.get_running_loop() is self._loop
         return ours and not self._queue and (self._pipeline is not None or bool(self._resting))
 
-    def pipeline(self, statement: Statement) -> Pipeline | None:
+    def pipeline(self, statement: Statement) -> LibpqPipeline | None:
         """The connection on which calls are in progress, or one at rest that is known to be alive. Nothing follows a
         call that also prepares its statement, which may fail."""
         if self._pipeline is not None:
@@ -244,7 +244,7 @@ class _AsyncPool(LoopBound):
         connection = self._resting[-1]
         if connection.dead or not connection.direct or wait_for(connection.fd, 0):  # as in `take`
             return None
-        pipeline = Pipeline(connection, self.timeout_seconds, partial(self._ended, connection))
+        pipeline = LibpqPipeline(connection, self.timeout_seconds, partial(self._ended, connection))
         self._resting.pop()
         self._used += 1
         self._pipeline = pipeline

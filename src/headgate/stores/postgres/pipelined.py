@@ -19,7 +19,7 @@ from .exchange import Execute, Reply
 Replied: TypeAlias = "Callable[[Reply], None]"
 
 
-class Pipeline:
+class LibpqPipeline:
     """A connection from its first call on, for as long as any is in progress. Every call has the same time to be
     answered, so that the oldest one is always the next to be late."""
 
