@@ -37,7 +37,7 @@ TENANTS = {
     "vandelay": ("Vandelay Industries", None, {"plan": "free", "region": "us-east"}),
 }
 RESOURCES = {
-    "gpt-4o": ["rpm=500/minute burst 600", "tpm=300000/minute"],
+    "gpt-4o": ["rpm=500/minute burst 600", "tpm=300000/minute", "usd=500/month resets Europe/Berlin alert 80% 100%"],
     "gpt-4o-mini": ["rpm=2000/minute", "tpm=2000000/minute"],
     "embeddings/large": ["rpm=3000/minute", "tpm=1000000/minute"],
     "images": ["rpm=50/minute", "parallel=8 concurrent"],
@@ -87,7 +87,7 @@ def by_hand() -> None:
         limiter.set_resource_defaults("images", limits("rpm=60/minute", "parallel=8 concurrent"), actor="jonas")
         limiter.reset("acme:support-bot", "gpt-4o", actor="jonas")
         limiter.reset("acme:support-bot", "embeddings/large", actor="jonas")
-        limiter.adjust("acme:support-bot", "gpt-4o", {"rpm": 430, "tpm": 352_000})
+        limiter.adjust("acme:support-bot", "gpt-4o", {"rpm": 430, "tpm": 352_000, "usd": 412})
         limiter.adjust("acme:support-bot", "embeddings/large", {"rpm": 900, "tpm": 130_000})
         limiter.adjust("initech", "gpt-4o", {"rpm": 10})
         limiter.penalize("hooli", "gpt-4o", seconds=90)
@@ -161,8 +161,8 @@ def preview(browser: Browser, root: str, name: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 560})
     page.goto(f"{root}/ui/limits/edit?entity=acme&resource=gpt-4o")
     page.get_by_label("What limit 1 allows").fill("4000/minute burst 5000")
-    page.get_by_label("Name of limit 3").fill("rpd")
-    page.get_by_label("What limit 3 allows").fill("1000000/day")
+    page.get_by_label("Name of limit 4").fill("rpd")
+    page.get_by_label("What limit 4 allows").fill("1000000/day resets Europe/Berlin")
     page.get_by_role("button", name="Preview the change").click()
     page.screenshot(path=IMAGES / f"{name}.png")
     page.close()
@@ -174,8 +174,8 @@ def main() -> None:
     with dashboard() as root, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         bot = f"{root}/ui/entities/acme%3Asupport-bot"
-        shoot(browser, f"{root}/ui", "dashboard-overview", height=900)
-        shoot(browser, bot, "dashboard-entity", height=1130)
+        shoot(browser, f"{root}/ui", "dashboard-overview", height=1130)
+        shoot(browser, bot, "dashboard-entity", height=1240)
         preview(browser, root, "dashboard-preview")
         shoot(browser, bot, "dashboard-phone", dark=True, width=390, height=780)
         browser.close()

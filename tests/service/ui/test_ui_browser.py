@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.resources import files
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
+from browsing import CONTRAST, PATIENCE_MS, somebody, violations
 from dashboard_site import HOSTILE, TOKENS, Site
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from service_process import ServeProcess
 
-PATIENCE_MS = 30_000
 expect.set_options(timeout=PATIENCE_MS)
-AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-CONTRAST = "color-contrast"
 PHONE = {"width": 390, "height": 844}
 PATHS = [
     "/ui",
     "/ui/entities/acme%3Abot",
-    "/ui/limits/edit?entity=acme&resource=gpt-4o",
+    "/ui/limits/edit?entity=acme:bot&resource=chat",
+    "/ui/buckets",
     "/ui/audit",
+    "/ui/alerts",
+    "/ui/limits/edit?entity=acme&resource=gpt-4o",
     "/ui/entities",
     "/ui/new",
-    "/ui/buckets",
     "/ui/limits",
     "/ui/namespaces",
     "/ui/entities/acme%3Abot/penalize?resource=gpt-4o",
@@ -60,47 +58,17 @@ def filled(served: ServeProcess) -> ServeProcess:
             for _ in range(times):
                 ask = {"entity_id": "acme:bot", "resource": resource, "consume": {"rpm": 1}}
                 assert api.post("/v1/acquire", json=ask).status_code == 200
+        quotas = {"usd": "5/month resets 06:30 Europe/Berlin alert 80% 100%", "msgs": "45/5h from first use"}
+        api.put("/v1/limits/resources/chat", json={"limits": [f"{name}={spec}" for name, spec in quotas.items()]})
+        for _ in range(5):
+            ask = {"entity_id": "acme:bot", "resource": "chat", "consume": {"usd": 1, "msgs": 7}}
+            assert api.post("/v1/acquire", json=ask).status_code == 200
+    with Site(served.url, TOKENS["admin"]) as site:
+        form = site.get("/ui/limits/edit?entity=acme:bot&resource=chat")
+        hours = "mon-fri 08:00-18:00: msgs=90/5h from first use\nsat,sun: 0.5"
+        sent = {"name": list(quotas), "spec": list(quotas.values()), "hours": hours, "tz": "Europe/Berlin"}
+        site.follow(site.follow(form, "/ui/limits/edit", 200, **sent), "/ui/limits/edit")
     return served
-
-
-class Watched:
-    """Whatever a page should not do."""
-
-    def __init__(self, context: BrowserContext, address: str) -> None:
-        self.wrong: list[str] = []
-        host = urlsplit(address).netloc
-        context.add_init_script(
-            "addEventListener('securitypolicyviolation', (one) => console.error(`policy: ${one.violatedDirective}`))"
-        )
-        context.on("console", lambda message: self._console(message.type, message.text))
-        context.on("weberror", lambda error: self.wrong.append(str(error.error)))
-        context.on("dialog", lambda dialog: (self.wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        context.on(
-            "request",
-            lambda request: None if urlsplit(request.url).netloc == host else self.wrong.append(request.url),
-        )
-
-    def _console(self, kind: str, text: str) -> None:
-        # That a page was asked for which is none, or not allowed, is said by the browser, not by the page.
-        if kind in ("error", "warning") and "Failed to load resource" not in text:
-            self.wrong.append(f"{kind}: {text}")
-
-
-@contextmanager
-def somebody(browser: Browser, address: str, token: str | None = None, **settings: Any) -> Iterator[Page]:
-    """At the dashboard, with a browser of their own; nothing that is wrong goes unseen."""
-    context = browser.new_context(base_url=address, **settings)
-    context.set_default_timeout(PATIENCE_MS)
-    watched = Watched(context, address)
-    try:
-        if token is not None:
-            with Site(address, token) as site:
-                cookie = site.http.cookies["headgate_session"]
-            context.add_cookies([{"name": "headgate_session", "value": cookie, "url": f"{address}/ui"}])
-        yield context.new_page()
-        assert watched.wrong == []
-    finally:
-        context.close()
 
 
 @pytest.fixture
@@ -215,16 +183,44 @@ def test_a_form_that_is_filled_with_what_holds(browser: Browser, filled: ServePr
         expect(page.get_by_role("row", name="rpm")).to_contain_text("7/minute its own")
         expect(page.get_by_role("row", name="tpm")).to_contain_text("unchanged")
         expect(page.get_by_role("alert")).to_have_count(0)
-        assert _violations(page) == []
+        assert violations(page) == []
         page.get_by_role("button", name="Store these limits").click()
         page.goto(where)
         page.get_by_label("Name of limit 2").fill("")
         page.get_by_label("What limit 2 allows").fill("")
         page.get_by_role("button", name="Preview the change").click()
         expect(page.get_by_role("alert")).to_contain_text("extra will no longer apply to filled:in on gpt-4o")
-        assert _violations(page) == []
+        assert violations(page) == []
         page.get_by_role("button", name="Store these limits, without extra").click()
         expect(page.get_by_role("status")).to_contain_text("The limits are stored")
+
+
+def test_a_quota_and_its_hours_are_edited(boss_page: Page) -> None:
+    """What cannot be used is said beside its field; what can be is previewed, stored, and there again."""
+    page, where = boss_page, "/ui/limits/edit?entity=quota:of&resource=hours"
+    page.goto(where)
+    spec, hours = page.get_by_label("What limit 1 allows"), page.get_by_label("Hours, with limits or a factor")
+    page.get_by_label("Name of limit 1").fill("calls")
+    for wrong, field, words in (
+        ("1000/day resets Europe/Berln", spec, "unknown time zone 'Europe/Berln'"),
+        ("1000/day resets 06:30 Europe/Berlin", hours, "'noon' cannot be read"),
+    ):
+        spec.fill(wrong)
+        hours.fill("noon")
+        page.get_by_role("button", name="Preview the change").click()
+        expect(page.get_by_role("alert")).to_contain_text(words)
+        expect(field).to_have_accessible_description(re.compile(re.escape(words)))
+        assert violations(page) == []
+    hours.fill("mon-fri 08:00-18:00: calls=2000/day resets 06:30 Europe/Berlin\nsat,sun: 0.5")
+    page.get_by_label("Time zone of the hours").fill("Europe/Berlin")
+    page.get_by_role("button", name="Preview the change").click()
+    expect(page.get_by_role("row", name="calls")).to_contain_text("1,000/day resets 06:30 Europe/Berlin")
+    expect(page.get_by_role("region", name="By hours")).to_contain_text("sat,sun: 0.5")
+    assert violations(page) == []
+    page.get_by_role("button", name="Store these limits").click()
+    expect(page.get_by_role("main")).to_contain_text(re.compile("resets (today|tomorrow), .* 06:30 Europe/Berlin"))
+    page.goto(where)
+    expect(hours).to_have_value(re.compile("\nsat,sun: 0.5$"))
 
 
 def test_dashboard_works_without_scripts(browser: Browser, filled: ServeProcess) -> None:
@@ -331,30 +327,18 @@ def test_every_page_is_for_everybody(browser: Browser, filled: ServeProcess) -> 
             assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"], path
             assert page.get_by_role("main").count() == page.get_by_role("heading", level=1).count() == 1, path
             assert page.get_by_role("navigation", name="Main").count() == page.get_by_role("banner").count() == 1, path
-            assert (path, _violations(page)) == (path, [])
+            assert (path, violations(page)) == (path, [])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_can_be_read(scheme: str, browser: Browser, filled: ServeProcess) -> None:
     with somebody(browser, filled.url, TOKENS["boss"], color_scheme=scheme) as page:
-        for path in PATHS[:4]:
+        for path in PATHS[:6]:
             page.goto(path)
-            assert (path, _violations(page, CONTRAST)) == (path, [])
+            assert (path, violations(page, CONTRAST)) == (path, [])
 
 
 def test_the_login_is_for_everybody(browser: Browser, filled: ServeProcess) -> None:
     with somebody(browser, filled.url) as page:
         page.goto("/ui/login")
-        assert _violations(page) == _violations(page, CONTRAST) == []
-
-
-def _violations(page: Page, only: str | None = None) -> list[str]:
-    """What axe has to say, in few words: the whole of it is megabytes. Contrast takes it longest."""
-    page.evaluate(AXE)
-    rules = {"runOnly": [only]} if only else {"rules": {CONTRAST: {"enabled": False}}}
-    found: list[str] = page.evaluate(
-        """async (options) => (await axe.run(document, options)).violations
-            .map((one) => `${one.id}: ${one.nodes.map((node) => node.html)}`)""",
-        {"resultTypes": ["violations"], **rules},
-    )
-    return found
+        assert violations(page) == violations(page, CONTRAST) == []

@@ -13,6 +13,8 @@ from markupsafe import Markup
 from ... import __version__
 from ...charts import TimeChart
 from . import words
+from .gauge import Gauge, moment_of, next_change
+from .hours import spelled, spelled_entries
 from .pages import ROOT, link
 from .session import THEMES
 
@@ -59,10 +61,15 @@ class Renderer:
             "brief": words.brief,
             "chart": _chart,
             "duration": words.duration,
+            "gauge": Gauge.of,
             "grouped": words.grouped,
             "json": words.as_json,
+            "lines": lambda schedule: spelled_entries(schedule) if schedule else [],
+            "moment": moment_of,
+            "next_change": next_change,
             "number": words.number,
             "rate": words.rate,
+            "spelled": spelled,
             "when": words.when,
         }
 

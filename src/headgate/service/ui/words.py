@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from ...core.errors import EntityExists, EntityNotFound, HeadgateError, RateLimiterUnavailable, VersionConflict
 from ...core.limit import Limit
 from ...limiter import ResolvedLimits
+from .hours import spelled
 
 DONE = {
     "limits": "The limits are stored. They apply here at once, and in other processes within a minute.",
@@ -19,7 +21,7 @@ DONE = {
     "created": "The entity is created.",
     "updated": "The entity is updated.",
     "deleted": "The entity is deleted.",
-    "reset": "The buckets are full, and all slots are free.",
+    "reset": "The buckets and quotas are full, and all slots are free.",
     "penalized": "The penalty is in effect.",
     "registered": "The namespace is registered.",
     "namespace-deleted": "The namespace is deleted. It can be recovered until it is purged.",
@@ -139,19 +141,47 @@ def _difference(was: Limit | None, will: Limit | None) -> tuple[str, str]:
 
 
 def _how_much(was: Limit, will: Limit) -> str:
-    if was.is_concurrent != will.is_concurrent:
-        return ""
-    capacity = (was.capacity_milli, will.capacity_milli)
+    if _kind(was) != _kind(will):
+        return f"now {_kind(will)}: starts full"
+    capacity, period = (was.capacity_milli, will.capacity_milli), (was.period_ms, will.period_ms)
+    others: dict[str, tuple[Any, Any]] = {"alerts": (was.alerts_milli, will.alerts_milli)}
     if was.is_concurrent:
-        parts: dict[str, tuple[float, float]] = {"slots": capacity, "ttl": (was.period_ms, will.period_ms)}
+        parts: dict[str, tuple[float, float]] = {"slots": capacity, "ttl": period}
+    elif was.is_quota:
+        parts = {"amount": capacity}
+        others = {"window": ((was.calendar, was.period_ms), (will.calendar, will.period_ms)), **others}
     else:
         rates = (was.refill_milli / was.period_ms, will.refill_milli / will.period_ms)
         parts = {"rate": rates, "burst": capacity}
-    return ", ".join(f"{what} {_percent(*both)}" for what, both in parts.items() if both[0] != both[1])
+    found = [f"{what} {_percent(*both)}" for what, both in parts.items() if both[0] != both[1]]
+    return ", ".join(found + [f"other {what}" for what, (before, after) in others.items() if before != after])
+
+
+def _kind(limit: Limit) -> str:
+    return "slots" if limit.is_concurrent else "a quota" if limit.is_quota else "a bucket"
 
 
 def _percent(before: float, after: float) -> str:
     return f"{(after - before) / before:+,.0%}".replace("-", "\N{MINUS SIGN}")
+
+
+class LineChange(NamedTuple):
+    """`kind`: added, removed or same."""
+
+    text: str
+    kind: str
+
+
+def line_changes(before: Sequence[str], after: Sequence[str]) -> list[LineChange]:
+    """The changes of lines whose order matters."""
+    found = []
+    for _, old, to_old, new, to_new in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if before[old:to_old] == after[new:to_new]:
+            found += [LineChange(line, "same") for line in before[old:to_old]]
+        else:
+            found += [LineChange(line, "removed") for line in before[old:to_old]]
+            found += [LineChange(line, "added") for line in after[new:to_new]]
+    return found
 
 
 class FieldChange(NamedTuple):
@@ -170,8 +200,22 @@ def field_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | N
 def _flat(value: Mapping[str, Any] | None, before: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, inner in (value or {}).items():
-        if isinstance(inner, Mapping) and inner:
+        if name == "schedule" and isinstance(inner, Mapping):
+            found |= _hours(inner)
+        elif isinstance(inner, Mapping) and inner:
             found |= _flat(inner, "" if name == "limits" else f"{before}{name} ")
         elif inner not in (None, {}, [], ""):
             found[f"{before}{name}".strip() or "default"] = inner if isinstance(inner, str) else json.dumps(inner)
     return found
+
+
+def _hours(schedule: Mapping[str, Any]) -> dict[str, str]:
+    """The entries of a stored schedule, and its time zone."""
+    try:
+        entries = {
+            one["hours"]: spelled(one["factor"] if "factor" in one else map(Limit.from_dict, one["limits"]))
+            for one in schedule["entries"]
+        }
+        return {**entries, "time zone": str(schedule["tz"])}
+    except (HeadgateError, LookupError, TypeError):  # of a zone that is not known on this machine
+        return {"schedule": json.dumps(schedule)}

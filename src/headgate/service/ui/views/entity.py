@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import cycle
-from typing import NamedTuple
 
 from ....charts import Series, TimeChart, largest, moments_of
 from ....core.errors import EntityNotFound
-from ....core.limit import Limit
 from ....core.names import check_entity_id
 from ....core.records import Entity, Page
 from ....core.usage import UsageSummary, UsageWindow, Window, check_window, window_end, window_start
-from ....limiter import BucketStatus, RateLimiter
+from ....limiter import RateLimiter, StoredLimits
+from ..gauge import Gauge, gauge_of
 from ..pages import Answer, Shown, Visit, page
 
 _RESOURCES = 25  # that are shown; each costs a few reads
@@ -31,9 +30,9 @@ async def entity(visit: Visit) -> Answer:
     entity_id = check_entity_id(visit.parts["entity_id"])
     window = check_window(visit.query.get("window") or "hour")
     limiter = visit.limiter
-    found, resources, usage, events = await asyncio.gather(
+    found, (default, resources), usage, events = await asyncio.gather(
         _entity(limiter, entity_id),
-        _resources(limiter, entity_id),
+        _limits(limiter, entity_id),
         _usage(limiter, entity_id, window),
         limiter.get_audit_events(entity_id, limit=_EVENTS),
     )
@@ -45,6 +44,7 @@ async def entity(visit: Visit) -> Answer:
             "entity": found,
             "ancestors": await _ancestors(limiter, found),
             "children": children,
+            "default": default,
             "resources": resources[:_RESOURCES],
             "more_resources": len(resources) > _RESOURCES,
             "window": window,
@@ -74,35 +74,18 @@ async def _ancestors(limiter: RateLimiter, below: Entity | None) -> list[Entity]
 # What holds, and how much is left
 
 
-class Gauge(NamedTuple):
-    """A limit, its bucket (None: it is full) and its level (None: the caller passed it)."""
-
-    limit: Limit
-    bucket: BucketStatus | None
-    source: str | None
-
-    @property
-    def available(self) -> int | float:
-        return self.limit.capacity if self.bucket is None else self.bucket.available
-
-    @property
-    def part(self) -> float:
-        """The share that is left, from 0 to 1. A debt is 0."""
-        return min(1.0, max(0.0, self.available / self.limit.capacity))
-
-
 @dataclass(frozen=True, slots=True)
 class OnResource:
-    """`own`: the entity has its own limits here. `inherit`: limits of other levels apply too."""
+    """`own`: the limits that the entity has itself here."""
 
     resource: str
     gauges: Sequence[Gauge]
-    own: bool
-    inherit: bool
+    own: StoredLimits
 
 
-async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
-    """Resources on which it has its own limits or recent usage, and all with limits for everyone."""
+async def _limits(limiter: RateLimiter, entity_id: str) -> tuple[StoredLimits, list[OnResource]]:
+    """Its default limits; and the resources on which it has its own limits or recent usage, and all with limits for
+    everyone."""
     own, buckets, everyone = await asyncio.gather(
         limiter.get_own_limits(entity_id),
         limiter.get_buckets(entity_id),
@@ -114,11 +97,10 @@ async def _resources(limiter: RateLimiter, entity_id: str) -> list[OnResource]:
     found = []
     for resource, held in zip(resources, resolved):
         by_name = {bucket.limit.name: bucket for bucket in buckets if bucket.resource == resource}
-        gauges = [Gauge(limit, by_name.pop(limit.name, None), held.sources[limit.name]) for limit in held.limits]
-        gauges += [Gauge(bucket.limit, bucket, None) for bucket in by_name.values()]
-        inherit = own[resource].inherit if resource in own else True
-        found.append(OnResource(resource, gauges, resource in own, inherit))
-    return found
+        gauges = [gauge_of(limit, by_name.pop(limit.name, None), held.sources[limit.name]) for limit in held.limits]
+        gauges += [Gauge.of(bucket) for bucket in by_name.values()]
+        found.append(OnResource(resource, gauges, own.get(resource) or StoredLimits()))
+    return own.get(None) or StoredLimits(), found
 
 
 # What was used

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, get_args
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias, get_args
 
+from ....core.calendar import zone_of
 from ....core.errors import CorruptState, ValidationError, VersionConflict
 from ....core.limit import Limit, by_name
 from ....limiter import LimitsPreview, OnUnavailable, RateLimiter, ResolvedLimits, StoredLimits
@@ -13,8 +15,9 @@ from ....limiter.config.levels import LimitLevel
 from ....limiter.config.limits import aread_level, awrite_level
 from ....limiter.config.preview import apreview_level
 from ...reading import cursor_of
+from ..hours import read_entries, read_schedule, spelled_entries, spelled_level
 from ..pages import Answer, Context, Fields, Redirect, Shown, Visit, link, page, read_cursor, whole_number
-from ..words import effective_changes, words_of
+from ..words import effective_changes, line_changes, words_of
 
 _PER_PAGE = 50
 _SPARE_ROWS = 2
@@ -53,28 +56,30 @@ async def edit_form(visit: Visit) -> Answer:
     level = _level(visit.query)
     stored = await aread_level(visit.limiter, level)
     held = await _held(visit, level, stored)
-    inherited = [f"{limit.name}={limit}" for limit in held.limits if held.sources[limit.name] != level.source]
-    rows = [(limit.name, str(limit)) for limit in held.limits]
-    return _form(level, _Typed(rows, stored.inherit, inherited, stored.on_unavailable), stored, held)
+    rows = _rows(level, stored, held)
+    inherited = [f"{name}={spec}" for name, spec, source in rows if source != level.source]
+    hours, tz = _stored_hours(stored)
+    named = [(name, spec) for name, spec, _ in rows]
+    return _form(level, _Typed(named, stored.inherit, inherited, stored.on_unavailable, hours, tz), stored, held)
 
 
 @page("POST", "/limits/edit", "admin")
 async def edit(visit: Visit) -> Answer:
     """In three steps: the form, the preview, the change. If the level was changed meanwhile, a page that shows it."""
     level = _level(visit.form)
-    typed = _typed(visit.form, level)
     stored = await aread_level(visit.limiter, level)
+    typed = _typed(visit.form, level, stored)
     try:
         seen = _seen(visit.form)
         wanted = _read(typed)
     except ValidationError as error:
-        return _form(level, typed, stored, await _held(visit, level, stored), words_of(error), 422)
+        return _form(level, typed, stored, await _held(visit, level, stored), error, 422)
     preview = await apreview_level(visit.limiter, level, wanted)
     if seen == stored.version and _agreed(visit.form, preview):
         if await _changed(visit, level, wanted, seen):
             return Redirect(_back(level), "limits")
         stored, preview = await aread_level(visit.limiter, level), await apreview_level(visit.limiter, level, wanted)
-    change = _change(level, preview, wanted) | {"stored": stored, "version": stored.version}
+    change = _change(level, preview, stored, wanted) | {"version": stored.version}
     if seen != stored.version:
         return await _conflict(visit, level, change)
     return Shown("limits_preview.html", {**change, "below": await _below(visit.limiter, level)})
@@ -93,14 +98,14 @@ async def delete(visit: Visit) -> Answer:
         return await _delete_form(visit, level)
     if await _changed(visit, level, None, seen):
         return Redirect(_back(level), "limits-deleted")
-    preview = await apreview_level(visit.limiter, level, None)
-    return await _conflict(visit, level, _change(level, preview, None) | {"version": preview.version})
+    stored, preview = await aread_level(visit.limiter, level), await apreview_level(visit.limiter, level, None)
+    return await _conflict(visit, level, _change(level, preview, stored, None) | {"version": preview.version})
 
 
 async def _delete_form(visit: Visit, level: LimitLevel) -> Shown:
     stored = await aread_level(visit.limiter, level)  # first: if what is read next is newer, the change is refused
-    change = _change(level, await apreview_level(visit.limiter, level, None), None)
-    context = change | {"stored": stored, "version": stored.version, "back": _back(level)}
+    change = _change(level, await apreview_level(visit.limiter, level, None), stored, None)
+    context = change | {"version": stored.version, "back": _back(level)}
     return Shown("limits_delete.html", context, 200 if stored else 404)
 
 
@@ -121,11 +126,15 @@ async def _below(limiter: RateLimiter, level: LimitLevel) -> list[str]:
     return list(await limiter.list_resources_with_defaults(limit=_SOME))
 
 
-def _change(level: LimitLevel, preview: LimitsPreview, wanted: StoredLimits | None) -> Context:
+def _change(level: LimitLevel, preview: LimitsPreview, stored: StoredLimits, wanted: StoredLimits | None) -> Context:
+    """`lines`: of the schedule, if there is one before or after."""
+    scheduled = stored.schedule or (wanted and wanted.schedule)
     return {
         "level": level,
+        "stored": stored,
         "wanted": wanted,
         "changes": effective_changes(preview.before, preview.after),
+        "lines": line_changes(spelled_level(stored), spelled_level(wanted)) if scheduled else [],
         "dropped": preview.dropped,
     }
 
@@ -163,6 +172,25 @@ def _seen(sent: Fields) -> int:
 
 # The fields of the form
 
+Field: TypeAlias = "int | str | None"  # the number of a row, "hours" or "tz"
+Row: TypeAlias = "tuple[str, str, str | None]"  # name, spec and level
+
+
+class WrongField(ValidationError):
+    """What was typed into one field cannot be used."""
+
+    def __init__(self, field: Field, words: str) -> None:
+        super().__init__(words)
+        self.field = field
+
+
+@contextmanager
+def _reading(field: Field) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise WrongField(field, words_of(error)) from None
+
 
 class _Typed(NamedTuple):
     """Rows of names and specs. `inherited`: those that were inherited when the form was made, as `name=spec`."""
@@ -171,41 +199,77 @@ class _Typed(NamedTuple):
     inherit: bool
     inherited: Collection[str]
     policy: Any
+    hours: str
+    tz: str
 
-    def own(self) -> list[tuple[str, str]]:
-        """The rows to store at this level: all but inherited ones that were not edited."""
+    def own(self, at_hours: Collection[str]) -> list[int]:
+        """The rows to store at this level: all but inherited ones that were not edited, and have no other hours."""
         still = self.inherited if self.inherit else ()
-        return [(name, spec) for name, spec in self.rows if f"{name}={spec}" not in still]
+        return [
+            number for number, (name, spec) in enumerate(self.rows) if name in at_hours or f"{name}={spec}" not in still
+        ]
 
 
-def _typed(sent: Fields, level: LimitLevel) -> _Typed:
+def _typed(sent: Fields, level: LimitLevel, stored: StoredLimits) -> _Typed:
     """Without rows that are empty."""
     rows = [(name.strip(), spec.strip()) for name, spec in zip(sent.all("name"), sent.all("spec"))]
     policy = sent.or_none("on_unavailable") if level.source == "system" else None
-    return _Typed([row for row in rows if any(row)], sent.get("inherit") != "no", sent.all("inherited"), policy)
+    hours, tz = ("\n".join(sent.all("hours")), sent.get("tz")) if sent.all("hours") else _stored_hours(stored)
+    inherit = sent.get("inherit") != "no"
+    return _Typed([row for row in rows if any(row)], inherit, sent.all("inherited"), policy, hours, tz)
+
+
+def _stored_hours(stored: StoredLimits) -> tuple[str, str]:
+    schedule = stored.schedule
+    return ("", "") if schedule is None else ("\n".join(spelled_entries(schedule)), schedule.tz)
 
 
 def _read(typed: _Typed) -> StoredLimits:
-    policy, rows = typed.policy, typed.own()
+    policy = typed.policy
     if policy is not None and policy not in get_args(OnUnavailable):
         raise ValidationError(f"on_unavailable must be one of {', '.join(get_args(OnUnavailable))}, not {policy!r}")
-    if not rows:
+    limits: list[Limit] = []
+    for number, (name, spec) in enumerate(typed.rows):
+        with _reading(number):
+            if not name or not spec:
+                raise ValidationError(
+                    f"a limit needs a name and a spec like 100/minute: {name or spec!r} lacks one of them"
+                )
+            limits.append(Limit.parse(name, spec))
+    with _reading("hours"):
+        entries = read_entries(typed.hours)
+    found: dict[str, Limit] = {}
+    for number in typed.own({limit.name for _, what in entries if not isinstance(what, float) for limit in what}):
+        with _reading(number):
+            found = by_name([*found.values(), limits[number]])
+    if not found:
         raise ValidationError(
             "at least one limit must not be inherited: change one, or add one; to store none here, delete them"
         )
-    for name, spec in rows:
-        if not name or not spec:
-            raise ValidationError(
-                f"a limit needs a name and a spec like 100/minute: {name or spec!r} lacks one of them"
-            )
-    named = by_name([Limit.parse(name, spec) for name, spec in rows])
-    return StoredLimits(named.values(), inherit=typed.inherit, on_unavailable=policy)
+    with _reading("tz"):
+        zone_of(typed.tz if typed.tz and entries else "UTC")
+    with _reading("hours"):
+        schedule = read_schedule(entries, found.values(), typed.tz)
+    return StoredLimits(found.values(), inherit=typed.inherit, on_unavailable=policy, schedule=schedule)
+
+
+def _rows(level: LimitLevel, stored: StoredLimits, held: ResolvedLimits) -> list[Row]:
+    """The limits in force. Those of this level as they are outside of the hours of its schedule."""
+    own = {limit.name: limit for limit in stored}
+    in_force = [(limit, held.sources[limit.name]) for limit in held.limits]
+    shown = [(own[limit.name] if source == level.source else limit, source) for limit, source in in_force]
+    return [(limit.name, str(limit), source) for limit, source in shown]
 
 
 def _form(
-    level: LimitLevel, typed: _Typed, stored: StoredLimits, held: ResolvedLimits, problem: str = "", status: int = 200
+    level: LimitLevel,
+    typed: _Typed,
+    stored: StoredLimits,
+    held: ResolvedLimits,
+    problem: ValidationError | None = None,
+    status: int = 200,
 ) -> Shown:
-    sources = {(limit.name, str(limit)): held.sources[limit.name] for limit in held.limits}
+    sources = {(name, spec): source for name, spec, source in _rows(level, stored, held)}
     rows = [(name, spec, sources.get((name, spec))) for name, spec in typed.rows]
     context: Context = {
         "level": level,
@@ -214,9 +278,12 @@ def _form(
         "inherited": typed.inherited,
         "policy": typed.policy,
         "policies": get_args(OnUnavailable),
+        "hours": typed.hours,
+        "tz": typed.tz,
         "version": stored.version,
         "stored": stored,
-        "problem": problem,
+        "problem": "" if problem is None else words_of(problem),
+        "wrong": problem.field if isinstance(problem, WrongField) else None,
         "back": _back(level),
     }
     return Shown("limits_form.html", context, status)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from time import monotonic
 
 from ....charts import Moments, Series, TimeChart
+from ....core.errors import RateLimiterUnavailable
 from ....core.names import shown_url
+from ....core.records import Page
+from ....limiter import Alert
 from ...reading import cursor_of
 from ..live import SECONDS, Snapshot, snapshot
 from ..pages import Answer, Context, Shown, Visit, page, read_cursor
@@ -39,22 +42,43 @@ async def _state(visit: Visit) -> Context:
     }
     if not visit.dashboard.decides:
         page_of_store = await visit.limiter.list_buckets()
-        return {**context, "buckets": tightest(page_of_store), "more_buckets": page_of_store.cursor is not None}
+        return {
+            **context,
+            "alerts": await _alerts(visit),
+            "buckets": tightest(page_of_store),
+            "more_buckets": page_of_store.cursor is not None,
+        }
     counts = service.counts(visit.token.namespace)
     states = [one.state for one in counts if one.state is not None]
     until = monotonic() - (_DELAY if service.shared else 0)
     now = snapshot([one.live for one in counts if one.live is not None], until)
     decided = now.total("allowed", "refused", "degraded", "unavailable")
+    breaker = max((one.breaker for one in states), key=_BREAKERS.index)
     return {
         **context,
+        "alerts": await _alerts(visit) if breaker == _BREAKERS[0] else None,
         "now": now,
         "decided": decided,
         "refused_share": now.total("refused") / decided if decided else 0.0,
         "chart": _chart(now),
-        "breaker": max((one.breaker for one in states), key=_BREAKERS.index),
+        "breaker": breaker,
         "waiters": sum(one.waiters for one in states),
         "leases": sum(one.leases for one in states),
     }
+
+
+async def _alerts(visit: Visit) -> Page[Alert] | None:
+    """The latest. None if the store does not answer: the rest of the overview does not need it."""
+    try:
+        return await visit.limiter.list_alerts(limit=_RECENT)
+    except RateLimiterUnavailable:
+        return None
+
+
+@page("GET", "/alerts")
+async def alerts(visit: Visit) -> Answer:
+    found = await visit.limiter.list_alerts(limit=_PER_PAGE, cursor=read_cursor(visit.query))
+    return Shown("alerts.html", {"alerts": found, "cursor": cursor_of(found), "corrupt": found.corrupt})
 
 
 def _chart(now: Snapshot) -> TimeChart:
