@@ -198,7 +198,7 @@ def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
                 found = f"{limit.name} of {level} is {limit}: a request for 1 never passes"
                 more = "an amount" if limit.is_quota else "a burst"
                 yield Finding("limits", "warn", found, f"set {more} of 1 or more, unless all amounts are fractions")
-            if _MONEY.fullmatch(limit.name) and limit.refill_milli > 0 and limit.period_ms >= DAY_MS:
+            elif _MONEY.fullmatch(limit.name) and limit.refill_milli > 0 and limit.period_ms >= DAY_MS:
                 passes = number(from_milli(limit.capacity_milli + limit.refill_milli))
                 found = f"{limit.name} of {level} is {limit}, a bucket: within one period up to {passes} pass"
                 advice = f"for a budget, store a quota, like {limit.name}='500/month resets UTC'"
