@@ -69,14 +69,27 @@ def test_a_window_from_first_use_is_named_and_its_end_where_it_is_known() -> Non
         assert int(headers["X-RateLimit-Reset"]) == -(-(NOON + 1 + 18_000_000) // 1000)
 
 
-def test_the_edge_is_told_as_it_is_whenever_the_clock_is_read() -> None:
-    """On the real clock, where some time passes from the decision to the header."""
-    hourly = [Limit.quota("calls", 30, "hour", at="00:30")]
-    with SyncRateLimiter("memory://") as limiter:
+class TickingClock:
+    """Some time passes from one look at it to the next."""
+
+    ms = NOON
+
+    def now_ms(self) -> int:
+        self.ms += 7
+        return self.ms
+
+
+def test_the_edge_is_told_as_it_is_although_time_passes_from_the_decision_to_the_header() -> None:
+    clock, hourly = TickingClock(), [Limit.quota("calls", 30, "hour", at="00:30")]
+    with SyncRateLimiter("memory://", clock=clock) as limiter:
         for _ in range(60):
             decision = limiter.try_acquire("e", "r", {"calls": 1}, hourly)
-            reset = int(dict(Headers(["x-ratelimit"]).of(decision.statuses, limiter.clock))["X-RateLimit-Reset"])
-            assert reset % 3600 == 1800
+            reset = dict(Headers(["x-ratelimit"]).of(decision.statuses, clock))["X-RateLimit-Reset"]
+            assert reset == str(NOON // 1000 + 1800)
+        limiter.penalize("e", "r", seconds=3600, limits=hourly)
+        decision = limiter.try_acquire("e", "r", {"calls": 1}, hourly)
+        reset = dict(Headers(["x-ratelimit"]).of(decision.statuses, clock))["X-RateLimit-Reset"]
+        assert int(reset) > NOON // 1000 + 3600, "a penalty may last longer"
 
 
 # Rules

@@ -113,11 +113,14 @@ def ms_until_reset(status: LimitStatus) -> int | None:
 
 
 def _reset_at_ms(status: LimitStatus, clock: Clock) -> int | None:
-    """The edge of a quota as it is, and not some milliseconds later."""
-    ms = ms_until_reset(status)
-    if status.resets_at_ms is not None and ms == status.resets_after_ms:
+    """The edge of a quota is told as it is: since the decision, some time has passed."""
+    if status.limit.is_quota and not status.exceeded:
         return status.resets_at_ms
-    return None if ms is None else clock.now_ms() + ms
+    ms = ms_until_reset(status)
+    at_ms = None if ms is None else clock.now_ms() + ms
+    if at_ms is not None and status.limit.is_quota and status.resets_at_ms is not None:
+        return status.resets_at_ms if 0 <= at_ms - status.resets_at_ms < MILLI else at_ms
+    return at_ms
 
 
 def seconds_until_reset(status: LimitStatus) -> int | None:
