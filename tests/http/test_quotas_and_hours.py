@@ -139,12 +139,15 @@ def test_the_wait_of_a_refusal_looks_past_the_edge() -> None:
 
 
 def test_the_next_day_has_an_edge_of_its_own() -> None:
-    """The same limits again, and the same client."""
-    with gate(Rule("search", limits=OFFICE)) as opened:
+    """The same limits again, of a limiter that reads nothing anew."""
+    clock = ManualClock(MONDAY_8)
+    with SyncRateLimiter("memory://", clock=clock, config_cache_ttl=10**7) as limiter:
+        opened = SyncGate(RuleEngine(limiter, [Rule("search", limits=OFFICE)]))
         for day in range(3):
-            opened.clock.set(MONDAY_8 + day * DAY_MS - 60_000)
-            assert opened.passing(3) == [True, True, False]
-            assert fields(opened.check())["Retry-After"] == "60"
+            clock.set(MONDAY_8 + day * DAY_MS - 60_000)
+            answers = [opened.check(call()) for _ in range(3)]
+            assert [isinstance(answer, Passed) for answer in answers] == [True, True, False]
+            assert fields(answers[-1])["Retry-After"] == "60"
 
 
 def test_tasks_decide_the_same() -> None:

@@ -114,13 +114,11 @@ def ms_until_reset(status: LimitStatus) -> int | None:
 
 def _reset_at_ms(status: LimitStatus, clock: Clock) -> int | None:
     """The edge of a quota is told as it is: since the decision, some time has passed."""
-    if status.limit.is_quota and not status.exceeded:
-        return status.resets_at_ms
     ms = ms_until_reset(status)
-    at_ms = None if ms is None else clock.now_ms() + ms
-    if at_ms is not None and status.limit.is_quota and status.resets_at_ms is not None:
-        return status.resets_at_ms if 0 <= at_ms - status.resets_at_ms < MILLI else at_ms
-    return at_ms
+    if ms is None:
+        return None
+    at_ms, edge_ms = clock.now_ms() + ms, status.resets_at_ms
+    return edge_ms if status.limit.is_quota and edge_ms is not None and 0 <= at_ms - edge_ms < MILLI else at_ms
 
 
 def seconds_until_reset(status: LimitStatus) -> int | None:
