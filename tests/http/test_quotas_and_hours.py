@@ -138,6 +138,17 @@ def test_the_wait_of_a_refusal_looks_past_the_edge() -> None:
         assert opened.passes()
 
 
+def test_the_wait_of_several_rules_looks_past_the_edge_too() -> None:
+    everyone = Rule("all", limits="100/minute", also=True)
+    later = Rule("later", limits={"otherwise": "9/hour", "hours": [{"12:00-13:00": "1/hour"}]}, also=True)
+    with gate(Rule("search", limits=OFFICE), everyone, later) as opened:
+        opened.clock.set(MONDAY_8 - 60_000)
+        assert opened.passing(3) == [True, True, False]
+        assert fields(opened.check())["Retry-After"] == "60"
+        opened.clock.advance(60)
+        assert opened.passes()
+
+
 def test_the_next_day_has_an_edge_of_its_own() -> None:
     """The same limits again, of a limiter that reads nothing anew."""
     clock = ManualClock(MONDAY_8)
