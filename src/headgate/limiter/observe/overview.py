@@ -42,7 +42,7 @@ class BucketStatus:
             "entity_id": self.entity_id,
             "resource": self.resource,
             "limit_name": self.limit.name,
-            "limit": str(self.limit),
+            "limit": self.limit.spelled,
             "capacity": self.limit.capacity,
             "available": self.available,
             "full_in_seconds": self.full_in_seconds,

@@ -79,9 +79,10 @@ class QuotaConformance(Conformance):
         clock.advance(1)
         found = {(one.entity_id, one.limit.name): one for one in limiter.list_buckets("r")}
         month_ms = Calendar.every("month").window(clock.now_ms()).ends_ms
-        assert {place: (one.used, one.available, one.resets_at_ms, str(one.limit)) for place, one in found.items()} == {
-            ("e", "daily"): (3.5, 6, edge_ms, str(daily)),
-            ("e", "messages"): (2, 43, over_ms, str(FIRST_USE)),
+        shown = {place: (one.used, one.available, one.resets_at_ms, one.limit.spelled) for place, one in found.items()}
+        assert shown == {
+            ("e", "daily"): (3.5, 6, edge_ms, "10/day resets 06:30 Europe/Berlin"),
+            ("e", "messages"): (2, 43, over_ms, "45/5h from first use"),
             ("own", "daily"): (2, 5, month_ms, "7/month resets UTC"),
         }
         for one in found.values():
