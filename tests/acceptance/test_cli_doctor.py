@@ -312,3 +312,36 @@ def test_lists_warn_of_what_is_corrupt_and_show_the_rest(with_corrupt_data: Cli)
 
 def test_repair_and_read_only_exclude_each_other(cli: Cli) -> None:
     assert "use one of them" in cli.error("doctor", "--repair", "--read-only")
+
+
+def test_a_budget_is_no_bucket(inside: Cli) -> None:
+    inside("limits", "set", "acme", "usd=25/day", "rpd=25/day", "cost=5/hour", "budget=500/month resets UTC")
+    found = inside.json("doctor")
+    assert found["ok"]
+    assert "usd of acme on every resource is 25/day, a bucket: within one period up to 50 pass" in _advice(
+        found, "limits"
+    )
+    assert sum(finding["check"] == "limits" and finding["verdict"] == "warn" for finding in found["findings"]) == 1
+
+
+def test_limits_that_this_machine_cannot_read_are_told_and_kept(cli: Cli, tmp_path: Path) -> None:
+    """A machine without a database of time zones, or without the package for cron expressions."""
+    cli("limits", "set", "acme", "n=5/day resets Europe/Berlin")
+    cli("limits", "set", "globex", "n=5/cron 0 6 * * * resets UTC")
+    cli("limits", "set", "initech", "n=5/day resets UTC")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "cronsim.py").write_text("raise ModuleNotFoundError('cronsim')")
+    (bare / "tzdata").mkdir()
+    (bare / "tzdata" / "__init__.py").touch()
+    machine = {"PYTHONPATH": str(bare), "PYTHONTZPATH": str(bare)}
+    found = cli.json("doctor", code=1, **machine)
+    assert _verdicts(found)["time zones"] == "warn"
+    told = _advice(found, "limits")
+    assert "limits of acme on every resource cannot be used here: unknown time zone 'Europe/Berlin'" in told
+    assert "limits of globex on every resource cannot be used here: cron expressions need a package" in told
+    assert cli.json("doctor", "--repair", "--yes", code=1, **machine)["repaired"] == []
+    refused = cli("check", "acme", "x", "--consume", "n=1", code=2, **machine)
+    assert "pip install tzdata" in refused.stderr
+    assert cli.json("check", "initech", "x", "--consume", "n=1", **machine)["allowed"]
+    assert cli.json("limits", "get", "acme")["limits"][0]["limit"] == "5/day resets Europe/Berlin"

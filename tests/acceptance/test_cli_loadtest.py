@@ -127,7 +127,34 @@ def test_the_workers_share_the_decisions(workers: int, count: int) -> None:
 )
 def test_oversold_is_what_each_entity_got_beyond_the_most(calls: list[int], amount: int, elapsed_ms: int) -> None:
     limit = Limit.custom("calls", 1000, 7, 3)
-    sale = Sale.of(limit, amount, calls, elapsed_ms)
+    sale = Sale.of(limit, amount, calls, 10**12, 10**12 + elapsed_ms)
     most_milli = 1_000_000 + elapsed_ms * 7_000 // 3_000
     assert sale.admitted_milli == sum(calls) * amount
     assert sale.oversold_milli == sum(max(0, count * amount - most_milli) for count in calls)
+
+
+@pytest.mark.parametrize(
+    ("spec", "elapsed_ms", "windows"),
+    [
+        ("10/day resets Europe/Berlin", 0, 1),
+        ("10/day resets Europe/Berlin", 11 * 3_600_000 - 1, 1),
+        ("10/day resets Europe/Berlin", 11 * 3_600_000, 2),
+        ("10/day resets Europe/Berlin", 35 * 3_600_000, 3),
+        ("10/cron 0 * * * * resets UTC", 3 * 3_600_000, 4),
+        ("10/5s from first use", 4_999, 1),
+        ("10/5s from first use", 5_000, 2),
+        ("10/5s from first use", 15_000, 4),
+    ],
+)
+def test_a_quota_allows_its_amount_in_each_window(spec: str, elapsed_ms: int, windows: int) -> None:
+    noon = 1_793_534_400_000  # of UTC, eleven hours before midnight in Berlin
+    sale = Sale.of(Limit.parse("n", spec), 1000, [10 * windows, 10 * windows + 1], noon, noon + elapsed_ms)
+    assert (sale.windows, sale.allowed_milli, sale.oversold_milli) == (windows, 20_000 * windows, 1000)
+
+
+def test_a_load_test_of_quotas(cli: Cli) -> None:
+    quotas = ["--limit", "day=50/day resets Europe/Berlin", "--limit", "first=20/100s from first use"]
+    found = cli.json("loadtest", "--count", "400", "--workers", "2", "--tasks", "2", *quotas, "--consume", "day=2")
+    day, first = found["limits"]
+    assert (first["admitted"], first["oversold"], day["admitted"], day["oversold"]) == (20, 0, 40, 0)
+    assert first["computed"].startswith("20 * ")

@@ -16,7 +16,7 @@ from declare_helpers import LIGHTLY, check_lists, declarations, events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import Limit, RateLimiter, SyncRateLimiter, ValidationError
+from headgate import Limit, RateLimiter, Schedule, SyncRateLimiter, ValidationError
 from headgate.declare import (
     ApplyConflict,
     Declaration,
@@ -42,6 +42,9 @@ from local_servers.postgres import PostgresServer
 RPM = {"rpm": Limit.per_minute("rpm", 10)}
 MORE = {"rpm": Limit.per_minute("rpm", 20)}
 ACME = DeclaredEntity(name="Acme", parent_id="holding", cascade=True, metadata={"plan": "pro"}, limits={None: RPM})
+WEEKENDS = Schedule(
+    [("sat,sun", list(MORE.values())), ("22:00-06:00", 0.5)], otherwise=RPM.values(), tz="Europe/Berlin"
+)
 SMALL = Declaration(
     namespace="default",
     system=RPM,
@@ -106,6 +109,22 @@ def test_applied_with_prune_is_what_was_declared(declared: list[Declaration]) ->
             assert diff(limiter, export(limiter), prune=True) == []
             assert diff(limiter, declaration) == []
             check_lists(limiter, declaration)
+
+
+def test_limits_by_hours_are_stored_and_exported(limiter: SyncRateLimiter) -> None:
+    by_hours = DeclaredLimits(RPM, schedule=WEEKENDS)
+    written = {"otherwise": "100/minute", "tz": "Europe/Berlin", "hours": [{"sat,sun": 0.5}, {"mon": "1/minute"}]}
+    declaration = Declaration(
+        namespace="default",
+        system=by_hours,
+        resources={"llm": by_hours},
+        entities={"acme": replace(ACME, parent_id=None, limits={None: by_hours, "llm": by_hours})},
+        plans={"pro": {"search": written}},
+        rules=[{"id": "search", "limits": written}],
+    )
+    assert put(limiter, declaration) == 7
+    assert export(limiter) == declaration
+    assert diff(limiter, declaration, prune=True) == []
 
 
 @LIGHTLY

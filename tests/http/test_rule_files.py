@@ -13,7 +13,8 @@ from rules_helpers import PATTERNS, assert_like, problems
 
 from headgate import Limit
 from headgate.files import DocumentError
-from headgate.http.rules import Per, Rule, read_limits
+from headgate.http.limits import read_limits
+from headgate.http.rules import Per, Rule
 from headgate.http.rules_file import RulesFile, load_rules
 
 YAML = """\

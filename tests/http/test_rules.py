@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rules_helpers import PATHS, PATTERNS, reference
 
 from headgate import Limit, ValidationError
-from headgate.http.rules import Rule, Rules, read_limits
+from headgate.http.limits import read_limits
+from headgate.http.rules import Rule, Rules
 
 
 def ids(rules: Rules, method: str, path: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate import Limit, ValidationError
+from headgate import Limit, Schedule, ValidationError
 from headgate.core.bucket import Bucket
 from headgate.declare import Declaration, DeclaredEntity, DeclaredLimits
 from headgate.replay import LogError, LoggedRequest, RequestLogFile, Traffic, picture, replay, write_traffic
@@ -125,6 +125,57 @@ def test_requests_that_cannot_be_made(request_made: LoggedRequest, why: str) -> 
     assert (report.requests, report.bad) == (1, 1)
     assert report.first_bad is not None
     assert why in report.first_bad
+
+
+def at(*moments: str) -> list[LoggedRequest]:
+    """One request each, at these times in Berlin in November."""
+    made = [datetime.fromisoformat(f"2026-11-{moment}:00+01:00") for moment in moments]
+    return [LoggedRequest(round(one.timestamp() * 1000), "e", "r", {"n": 1}) for one in made]
+
+
+def refusals(limits: Any, log: list[LoggedRequest]) -> list[bool]:
+    """One for each request."""
+    so_far = [replay(Declaration(system=limits), log[:end]).refused for end in range(len(log) + 1)]
+    return [after > before for before, after in pairwise(so_far)]
+
+
+def test_quotas_are_replayed_by_their_calendar() -> None:
+    daily = {"n": Limit.quota("n", 2, "day", tz="Europe/Berlin")}
+    log = at("02T09:00", "02T10:00", "02T23:59", "03T00:00", "03T00:01", "03T00:02")
+    assert refusals(daily, log) == [False, False, True, False, False, True]
+    (entity,) = replay(Declaration(system=daily), log).entities
+    assert entity.longest_wait_seconds == 24 * 3600 - 120
+    first_use = {"n": Limit.quota("n", 2, 3 * 3600, from_first_use=True)}
+    assert refusals(first_use, at("02T09:00", "02T10:00", "02T11:59", "02T12:00", "02T14:59", "02T15:00")) == [
+        False, False, True, False, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["system", "resource", "entity"])
+def test_schedules_are_replayed_by_the_clock_of_the_log(level: str) -> None:
+    schedule = Schedule(
+        [("mon-fri 08:00-18:00", [Limit.quota("n", 3, "day", tz="Europe/Berlin")]), ("sat,sun", 2)],
+        otherwise=[Limit.quota("n", 1, "day", tz="Europe/Berlin")],
+        tz="Europe/Berlin",
+    )
+    limits = DeclaredLimits({"n": schedule.otherwise[0]}, schedule=schedule)
+    log = at("02T07:00", "02T07:59", "02T08:00", "02T17:59", "02T17:59", "02T18:00", "07T09:00", "07T10:00", "07T11:00")
+    declaration = {
+        "system": Declaration(system=limits),
+        "resource": Declaration(resources={"r": limits}),
+        "entity": Declaration(entities={"e": DeclaredEntity(limits={"r": limits})}),
+    }[level]
+    report = replay(declaration, log)
+    assert (report.requests, report.refused) == (9, 4)
+    assert refusals(limits, log) == [False, True, False, False, True, True, False, False, True]
+
+
+def test_a_replay_tells_nobody_of_thresholds(caplog: pytest.LogCaptureFixture) -> None:
+    alerting = Limit.quota("n", 2, "day", alert_at=(0.5, 1.0))
+    schedule = Schedule([("sat,sun", [alerting]), ("mon", 0.5)], otherwise=[alerting])
+    for limits in ({"n": alerting}, DeclaredLimits({"n": alerting}, schedule=schedule)):
+        assert replay(Declaration(system=limits), at("06T09:00", "06T10:00", "06T11:00")).refused == 1
+    assert not caplog.records
 
 
 def test_several_logs_are_one(tmp_path: Any) -> None:

@@ -27,6 +27,7 @@ SECTIONS = {
     "Observe and correct": {
         "buckets": "buckets",
         "usage": "usage",
+        "alerts": "alerts",
         "audit": "audit",
         "reset": "buckets",
         "penalize": "buckets",

@@ -12,7 +12,7 @@ import click
 from ..limiter import BucketStatus
 from .command import CliCommand
 from .options import CommandSession, change_options, seconds_option, store_options
-from .output import Bar, TextTable, all_pages, answer, answer_json, duration, number
+from .output import Bar, TextTable, all_pages, answer, answer_json, duration, number, resets
 
 _NONE = "all buckets are full"
 
@@ -63,16 +63,19 @@ def _watch(session: CommandSession, title: str, look: Callable[[], list[BucketSt
 
 
 def _table(found: list[BucketStatus]) -> TextTable:
+    now_ms = time.time_ns() // 1_000_000
     return TextTable(
-        ["resource", "limit", "allows", "level", ">available", ">full in", ">blocked for"],
+        ["resource", "limit", "allows", "level", ">available", ">used", ">full in", "resets", ">blocked for"],
         [
             [
                 bucket.resource,
                 bucket.limit.name,
-                str(bucket.limit),
+                bucket.limit.spelled,
                 Bar(bucket.available / bucket.limit.capacity),
                 f"{number(bucket.available)} of {number(bucket.limit.capacity)}",
+                f"{number(bucket.used)} / {number(bucket.limit.capacity)}" if bucket.limit.is_quota else "",
                 duration(bucket.full_in_seconds) or "now",
+                resets(bucket.limit, bucket.resets_at_ms, now_ms),
                 duration(bucket.blocked_for_seconds),
             ]
             for bucket in found

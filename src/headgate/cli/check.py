@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -15,7 +16,7 @@ from ..limiter import SyncRateLimiter
 from .command import CliCommand
 from .errors import ALLOWED, REFUSED
 from .options import CommandSession, work_options
-from .output import TextTable, answer, answer_json, duration, number
+from .output import TextTable, answer, answer_json, duration, number, resets
 from .values import read_amounts, read_limits
 
 Amounts = Mapping[str, "int | Decimal"]
@@ -101,6 +102,7 @@ def _look(
 ) -> dict[str, Any]:
     available = limiter.available(entity_id, resource, override)
     wait = limiter.time_until_available(entity_id, resource, amounts, override) if amounts else 0.0
+    resets_at = _resets_at_ms(limiter, entity_id, resource, limits)
     statuses = []
     for limit in limits:
         amount = amounts.get(limit.name)
@@ -118,9 +120,20 @@ def _look(
                 requested=_plain(amount or 0),
                 exceeded=own_wait != 0,
                 retry_after_ms=None if own_wait is None else round(own_wait * 1000),
+                resets_at_ms=resets_at.get(limit.name),
             )
         )
     return {"allowed": wait == 0, "degraded": False, "retry_after_seconds": wait, "statuses": statuses}
+
+
+def _resets_at_ms(
+    limiter: SyncRateLimiter, entity_id: str, resource: str, limits: list[Limit]
+) -> dict[str, int | None]:
+    """When quotas are full again. A window from first use is that of its bucket."""
+    now_ms = limiter.clock.now_ms()
+    found = {limit.name: limit.calendar.window(now_ms).ends_ms for limit in limits if limit.calendar is not None}
+    in_use = limiter.get_buckets(entity_id, resource) if any(limit.is_quota for limit in limits) else []
+    return {bucket.limit.name: bucket.resets_at_ms for bucket in in_use} | found
 
 
 def _plain(amount: int | Decimal) -> int | float:
@@ -151,19 +164,21 @@ def _verdict(result: dict[str, Any]) -> str:
 
 
 def _table(statuses: list[LimitStatus]) -> TextTable:
+    now_ms = time.time_ns() // 1_000_000
     several = len({status.entity_id for status in statuses}) > 1
     return TextTable(
-        ["entity", "limit", "allows", "answer", ">requested", ">available", ">capacity", ">retry after"],
+        ["entity", "limit", "allows", "answer", ">requested", ">available", ">capacity", ">retry after", "resets"],
         [
             [
                 status.entity_id if several else "",
                 status.limit_name,
-                str(status.limit),
+                status.limit.spelled,
                 "refused" if status.exceeded else "allowed",
                 number(status.requested) if status.requested else "",
                 number(status.available),
                 number(status.limit.capacity),
                 duration(status.retry_after_seconds),
+                resets(status.limit, status.resets_at_ms, now_ms),
             ]
             for status in statuses
         ],

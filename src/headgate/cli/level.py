@@ -9,27 +9,42 @@ from typing import Any
 import click
 
 from ..core.limit import Limit
+from ..core.written import spelled_entries
 from ..limiter import LimitsPreview, ResolvedLimits, StoredLimits, SyncRateLimiter
 from ..limiter.config.levels import LimitLevel
 from ..limiter.config.limits import read_level, write_level
 from ..limiter.config.preview import preview_level
 from .errors import ALLOWED, REFUSED
 from .options import CommandSession, confirmed, yes_option
-from .output import TextTable, answer, answer_json, limit_dict, number, spelled
-from .values import read_limits
+from .output import TextTable, answer, answer_json, limit_dict, number, schedule_dict, spelled
+from .values import read_hours, read_limits
 
-specs_argument = click.argument("specs", metavar="NAME=SPEC...", nargs=-1)
-inherit_option = click.option(
+_specs_argument = click.argument("specs", metavar="NAME=SPEC...", nargs=-1)
+_inherit_option = click.option(
     "--inherit/--no-inherit",
     default=True,
     help="Whether limits of other names come from the next level. They do by default.",
 )
+_hours_option = click.option(
+    "--hours",
+    metavar="HOURS: LIMITS",
+    multiple=True,
+    help="Other limits in some hours: 'mon-fri 08:00-18:00: rph=100/hour; rpm=10/minute'; or a factor for all, "
+    "'sat,sun: 0.5'. The first that matches holds. Repeatable.",
+)
+_tz_option = click.option("--tz", metavar="ZONE", help="The time zone of --hours, like Europe/Berlin. Default: UTC.")
 _expected_option = click.option(
     "--expected-version",
     metavar="N",
     type=click.IntRange(0),
     help="Fail unless the stored limits have this version. `get --json` shows it; 0 means that there are none.",
 )
+
+
+def limits_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is stored at a level."""
+    decorated: Callable[..., Any] = _specs_argument(_hours_option(_tz_option(_inherit_option(command))))
+    return decorated
 
 
 def guarded_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,6 +105,8 @@ def store(
     level: LimitLevel,
     specs: Sequence[str],
     *,
+    hours: Sequence[str],
+    tz: str | None,
     inherit: bool,
     expected: int | None,
     yes: bool,
@@ -98,8 +115,8 @@ def store(
     found = read_limits(specs)
     if not found:
         raise click.UsageError("specify at least one limit, like rpm=100/minute", click.get_current_context())
+    wanted = StoredLimits(found, inherit=inherit, on_unavailable=policy, schedule=read_hours(found, hours, tz))
     with session.limiter() as limiter:
-        wanted = StoredLimits(found, inherit=inherit, on_unavailable=policy)
         preview = preview_level(limiter, level, wanted)
         change = _agreed(preview, level, expected, yes)
         if change is None:
@@ -108,11 +125,12 @@ def store(
         write_level(limiter, level, wanted, expected_version=change.expected)
     if session.as_json:
         more = {"on_unavailable": policy} if level.source == "system" else {}
-        answer_json(level_dict(level, found) | {"inherit": inherit} | more | change.effective)
+        answer_json(level_dict(level, wanted) | {"inherit": inherit} | more | change.effective)
     else:
         alone = "" if inherit else "; nothing is inherited"
         outage = f"; when the store is unavailable: {policy}" if policy else ""
-        answer(f"stored for {level}: {spelled(found)}{_inherited(preview, level)}{alone}{outage}")
+        stored = spelled(found, wanted.schedule)
+        answer(f"stored for {level}: {stored}{_inherited(preview, level)}{alone}{outage}")
     return ALLOWED
 
 
@@ -146,6 +164,9 @@ def show(session: CommandSession, level: LimitLevel) -> None:
         answer(f"no limits are stored for {level}")
     else:
         answer(str(level), limits_table(found))
+        if found.schedule is not None:
+            answer(f"in these hours ({found.schedule.tz}), instead:")
+            answer(*(f"  {entry}" for entry in spelled_entries(found.schedule)))
         if not found.inherit:
             answer("nothing is inherited from other levels")
         if found.on_unavailable:
@@ -158,7 +179,9 @@ def show_all(session: CommandSession, levels: Callable[[SyncRateLimiter], Iterab
     if session.as_json:
         answer_json([level_dict(level, stored) | {"inherit": stored.inherit} for level, stored in found])
     elif found:
-        rows = [[str(level), spelled(stored), "" if stored.inherit else "no"] for level, stored in found]
+        rows = [
+            [str(level), spelled(stored, stored.schedule), "" if stored.inherit else "no"] for level, stored in found
+        ]
         answer(TextTable(["for", "limits", "inherits"], rows))
     else:
         answer(none)
@@ -171,7 +194,7 @@ def limits_table(limits: Iterable[Limit], resolved: ResolvedLimits | None = None
             limit.name,
             str(limit),
             number(limit.capacity),
-            number(limit.refill_amount) if limit.refill_amount else "",
+            number(limit.refill_amount) if limit.refill_milli > 0 else "",
             resolved.sources[limit.name] if resolved else "",
         ]
         for limit in limits
@@ -179,8 +202,9 @@ def limits_table(limits: Iterable[Limit], resolved: ResolvedLimits | None = None
     return TextTable(["limit", "allows", ">capacity", ">refill", "from"], rows)
 
 
-def level_dict(level: LimitLevel, limits: Iterable[Limit]) -> dict[str, Any]:
-    return level.as_dict() | {"limits": [limit_dict(limit) for limit in limits]}
+def level_dict(level: LimitLevel, limits: StoredLimits) -> dict[str, Any]:
+    schedule = {"schedule": schedule_dict(limits.schedule)} if limits.schedule is not None else {}
+    return level.as_dict() | {"limits": [limit_dict(limit) for limit in limits]} | schedule
 
 
 def sourced(resolved: ResolvedLimits, but: str | None = None) -> str:

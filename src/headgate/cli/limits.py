@@ -12,13 +12,12 @@ from ..limiter.config.levels import LimitLevel
 from .command import CliCommand, CliGroup
 from .level import (
     guarded_options,
-    inherit_option,
+    limits_options,
     limits_table,
     remove,
     resolved_dict,
     show,
     show_all,
-    specs_argument,
     store,
 )
 from .options import CommandSession, change_options, store_options
@@ -54,18 +53,21 @@ def limits() -> None:
         'headgate limits set acme rpm=100/minute "tpm=10000/minute burst 15000" --resource llm',
         "headgate limits set acme rpm=100/minute",
         'headgate limits set openai "parallel=20 concurrent" rpm=500/minute --resource gpt-4o --no-inherit',
+        'headgate limits set acme "usd=500/month resets Europe/Berlin alert 80% 100%"',
+        'headgate limits set acme rph=20/hour --hours "mon-fri 08:00-18:00: rph=100/hour" --tz Europe/Berlin',
     ],
 )
 @click.argument("entity_id", metavar="ENTITY")
-@specs_argument
+@limits_options
 @_resource_option
-@inherit_option
 @guarded_options
 @change_options
 def set_limits(
     session: CommandSession,
     entity_id: str,
     specs: Sequence[str],
+    hours: Sequence[str],
+    tz: str | None,
     resource: str | None,
     inherit: bool,
     expected_version: int | None,
@@ -74,11 +76,12 @@ def set_limits(
     """Store limits for ENTITY. They replace all limits at this level; limits of other names are inherited.
 
     NAME is any name. SPEC is an amount per time, optionally with a burst: 100/minute, 5/10s, '100/minute burst 150'.
-    Units: ms, second, minute, hour, day, week. A limit on concurrency is written '10 concurrent' or
-    '10 concurrent ttl 90s'.
+    Units: ms, second, minute, hour, day, week. A quota is full again at a moment: '1000/day resets Europe/Berlin',
+    '50/month resets 15 06:30 UTC', '45/5h from first use'. A limit on concurrency is written '10 concurrent' or
+    '10 concurrent ttl 90s'. With ' alert 80% 100%' at its end, the use of a limit is reported (`headgate alerts`).
     """
     level = LimitLevel(session.stored_id(entity_id), resource)
-    return store(session, level, specs, inherit=inherit, expected=expected_version, yes=yes)
+    return store(session, level, specs, hours=hours, tz=tz, inherit=inherit, expected=expected_version, yes=yes)
 
 
 @limits.command(
@@ -176,18 +179,25 @@ def resource() -> None:
     examples=["headgate resource set llm rpm=60/minute", 'headgate resource set llm "tpm=10000/minute burst 15000"'],
 )
 @click.argument("resource")
-@specs_argument
-@inherit_option
+@limits_options
 @guarded_options
 @change_options
 def set_resource(
-    session: CommandSession, resource: str, specs: Sequence[str], inherit: bool, expected_version: int | None, yes: bool
+    session: CommandSession,
+    resource: str,
+    specs: Sequence[str],
+    hours: Sequence[str],
+    tz: str | None,
+    inherit: bool,
+    expected_version: int | None,
+    yes: bool,
 ) -> int:
     """Store limits for everyone on RESOURCE. They replace all limits stored for it.
 
     `headgate limits set --help` explains NAME=SPEC.
     """
-    return store(session, LimitLevel(resource=resource), specs, inherit=inherit, expected=expected_version, yes=yes)
+    level = LimitLevel(resource=resource)
+    return store(session, level, specs, hours=hours, tz=tz, inherit=inherit, expected=expected_version, yes=yes)
 
 
 @resource.command("get", cls=CliCommand, examples=["headgate resource get llm"])
@@ -233,19 +243,20 @@ def system() -> None:
     short_help="Store limits for everyone on every resource.",
     examples=["headgate system set rpm=20/minute", "headgate system set rpm=20/minute --on-unavailable allow"],
 )
-@specs_argument
+@limits_options
 @click.option(
     "--on-unavailable",
     metavar="POLICY",
     type=click.Choice(get_args(OnUnavailable)),
     help="What an acquire does when the store is unavailable: block, allow or local. Default: as set in the limiter.",
 )
-@inherit_option
 @guarded_options
 @change_options
 def set_system(
     session: CommandSession,
     specs: Sequence[str],
+    hours: Sequence[str],
+    tz: str | None,
     on_unavailable: str | None,
     inherit: bool,
     expected_version: int | None,
@@ -256,7 +267,15 @@ def set_system(
     `headgate limits set --help` explains NAME=SPEC. With --no-inherit, limits in the code of programs do not apply.
     """
     return store(
-        session, LimitLevel(), specs, inherit=inherit, expected=expected_version, yes=yes, policy=on_unavailable
+        session,
+        LimitLevel(),
+        specs,
+        hours=hours,
+        tz=tz,
+        inherit=inherit,
+        expected=expected_version,
+        yes=yes,
+        policy=on_unavailable,
     )
 
 

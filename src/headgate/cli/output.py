@@ -11,8 +11,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
+from ..core.calendar import zone_of
 from ..core.limit import Limit
 from ..core.records import Page
+from ..core.schedule import Schedule
+from ..core.written import spelled_hours
 
 T = TypeVar("T")
 
@@ -92,13 +95,38 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
+def resets(limit: Limit, at_ms: int | None, now_ms: int) -> str:
+    """When a quota is full again, in the words of its zone: `tomorrow 06:30 Europe/Berlin`."""
+    if not limit.is_quota or at_ms is None:
+        return ""
+    if limit.calendar is None:
+        return f"in {duration((at_ms - now_ms) / 1000) or '0 s'}"
+    zone = zone_of(limit.calendar.tz)
+    at, now = (datetime.fromtimestamp(ms / 1000, zone) for ms in (at_ms, now_ms))
+    days = (at.date() - now.date()).days
+    day = {0: "today", 1: "tomorrow"}.get(days, f"{at:%Y-%m-%d}")
+    return f"{day} {at:%H:%M} {limit.calendar.tz}"
+
+
 def limit_dict(limit: Limit) -> dict[str, Any]:
     return limit.as_dict() | {"limit": str(limit)}
 
 
-def spelled(limits: Iterable[Limit]) -> str:
+def schedule_dict(schedule: Schedule) -> dict[str, Any]:
+    """What holds when, instead of the other limits."""
+    entries = [
+        {"hours": hours, "factor": what}
+        if isinstance(what, float)
+        else {"hours": hours, "limits": [limit_dict(limit) for limit in what]}
+        for hours, what in schedule.entries
+    ]
+    return {"tz": schedule.tz, "entries": entries}
+
+
+def spelled(limits: Iterable[Limit], schedule: Schedule | None = None) -> str:
     """As commands accept them."""
-    return ", ".join(f"{limit.name}={limit}" for limit in limits)
+    hours = [] if schedule is None else [spelled_hours(schedule)]
+    return "; ".join([", ".join(f"{limit.name}={limit}" for limit in limits), *hours])
 
 
 def all_pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:

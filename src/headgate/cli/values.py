@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
 
+from ..core.calendar import UTC
 from ..core.errors import ValidationError
 from ..core.limit import Limit
+from ..core.schedule import Entry, Schedule
 
 
 def read_amounts(texts: Iterable[str]) -> dict[str, int | Decimal]:
@@ -19,6 +21,26 @@ def read_limits(texts: Iterable[str]) -> list[Limit]:
     """`rpm=100/minute`, `tpm=10000/minute burst 15000`."""
     pairs = read_pairs(texts, "NAME=SPEC, like rpm=100/minute or 'tpm=10000/minute burst 15000'")
     return [Limit.parse(name, spec) for name, spec in pairs.items()]
+
+
+def read_hours(limits: Iterable[Limit], hours: Iterable[str], tz: str | None) -> Schedule | None:
+    """`mon-fri 08:00-18:00: rph=100/hour; rpm=10/minute`, `sat,sun: 0.5`."""
+    entries = [_hours(text) for text in hours]
+    if not entries and tz is not None:
+        raise ValidationError(f"--tz {tz} is for --hours: give some, like --hours 'mon-fri 08:00-18:00: rph=100/hour'")
+    return Schedule(entries, otherwise=limits, tz=tz or UTC) if entries else None
+
+
+def _hours(text: str) -> Entry:
+    hours, separator, what = text.partition(": ")
+    if not separator:
+        raise ValidationError(
+            f"hours {text!r} cannot be read: write them like 'mon-fri 08:00-18:00: rph=100/hour' or 'sat,sun: 0.5'"
+        )
+    try:
+        return hours.strip(), float(what)
+    except ValueError:
+        return hours.strip(), read_limits(what.split(";"))
 
 
 def read_moment(text: str | None, what: str) -> datetime | None:

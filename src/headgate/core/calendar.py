@@ -37,6 +37,10 @@ _ENDLESS_MS = 10**15 - 1
 _SOME_MS = 1_717_416_000_000  # a Monday in June
 
 
+class NoCalendar(ValidationError):
+    """This machine lacks what it takes to know a calendar: its time zone, or the package for cron expressions."""
+
+
 class QuotaWindow(NamedTuple):
     """From `starts_ms` to just before `ends_ms`."""
 
@@ -68,12 +72,12 @@ class Calendar:
                 raise ValidationError(f"an hour begins at the same moment everywhere: leave out tz={tz!r}")
             if not at.startswith("00:"):
                 raise ValidationError(f"at must name a minute of the hour, like '00:30', not {at!r}")
-        return _shared(per, _checked_zone(tz), at, _checked_on(per, on), "")
+        return _shared(per, check_zone(tz), at, _checked_on(per, on), "")
 
     @classmethod
     def matching(cls, cron: Any, *, tz: Any = UTC) -> Calendar:
         """Its edges are the minutes that match a cron expression."""
-        return _shared("", _checked_zone(tz), MIDNIGHT, None, check_cron(cron))
+        return _shared("", check_zone(tz), MIDNIGHT, None, check_cron(cron))
 
     def window(self, now_ms: int) -> QuotaWindow:
         window = self._window
@@ -131,7 +135,7 @@ def _check_at(at: Any) -> None:
         raise ValidationError(f"at must be hours and minutes, like '06:30', not {shown(at)}")
 
 
-def _checked_zone(tz: Any) -> str:
+def check_zone(tz: Any) -> str:
     if not isinstance(tz, str):
         raise ValidationError(f"tz must be the name of a time zone, like 'Europe/Berlin', not {shown(tz)}")
     zone_of(tz)
@@ -166,7 +170,7 @@ def zone_of(tz: str) -> tzinfo:
     try:
         return ZoneInfo(tz)
     except (KeyError, ValueError, OSError):  # not found, no name of a zone, or a folder of zones
-        raise ValidationError(
+        raise NoCalendar(
             f"unknown time zone {shown(tz)}: write it like 'Europe/Berlin' (if the system has no zone database, "
             "`pip install tzdata` brings one)"
         ) from None
@@ -252,7 +256,7 @@ def check_cron(cron: Any) -> str:
     try:
         from cronsim import CronSim, CronSimError
     except ModuleNotFoundError:
-        raise ValidationError("cron expressions need a package: pip install 'headgate[cron]'") from None
+        raise NoCalendar("cron expressions need a package: pip install 'headgate[cron]'") from None
     text = " ".join(cron.split())
     try:
         CronSim(text, EPOCH)

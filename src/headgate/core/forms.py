@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .calendar import NoCalendar
 from .limit import Limit
 from .records import Record
 from .schedule import Schedule
@@ -27,6 +28,8 @@ def checked(record: Record) -> Record:
         form(record.value)
     except _Wrong as wrong:
         return replace(record, flaw=str(wrong))
+    except NoCalendar:
+        pass  # that is no fault of the record: whoever needs its limits is told
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # ValidationError, of a limit, is a ValueError
         missing = isinstance(error, KeyError)
         return replace(record, flaw=f"it lacks {error}" if missing else f"its value cannot be read ({error})")

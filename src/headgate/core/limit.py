@@ -261,13 +261,13 @@ class Limit:
             given["on"] = int(day) if day.isdigit() else day
         if words and ":" in words[0]:
             given["at"] = words.pop(0)
-        if words:
-            given["tz"] = words.pop(0)
-        if words:
+        if len(words) > 1:
             raise ValidationError(
-                f"limit {name!r}: {' '.join(words)!r} is too much in {found[0]!r}: after 'resets' comes a day, a time "
-                "and a zone, like 'sunday 09:00 UTC'"
+                f"limit {name!r}: {' '.join(words)!r} cannot be read in {found[0]!r}: after 'resets' comes a day, a "
+                "time and a zone, like 'sunday 09:00 UTC'"
             )
+        if words:
+            given["tz"] = words[0]
         if found["cron"]:
             return cls.quota(name, amount, cron=found["cron"], **given)
         return cls.quota(name, amount, found["per"].lower(), **given)

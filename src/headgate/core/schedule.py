@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from .bucket import Bucket
-from .calendar import EPOCH, MILLISECOND, UTC, WEEKDAYS, check_cron, epoch_ms, zone_of
+from .calendar import EPOCH, MILLISECOND, UTC, WEEKDAYS, check_cron, check_zone, epoch_ms, zone_of
 from .decide import Answer, Parts
 from .errors import ValidationError
 from .limit import Limit, by_name
@@ -42,6 +42,13 @@ class Scheduled(NamedTuple):
     until_ms: int
 
 
+class LimitsNow(tuple[Limit, ...]):
+    """The limits of a schedule since `since_ms` and until `until_ms`, when the `following` hold."""
+
+    since_ms = until_ms = 0
+    following: tuple[Limit, ...] = ()
+
+
 class Schedule:
     """`otherwise`: the limits outside of all hours. No entry may have a limit that is not in it."""
 
@@ -49,7 +56,7 @@ class Schedule:
         self.otherwise = tuple(by_name(otherwise).values())
         if not self.otherwise:
             raise ValidationError("otherwise must have at least one limit: those that hold outside of all hours")
-        self.tz = tz
+        self.tz = check_zone(tz)
         self.entries: list[tuple[str, tuple[Limit, ...] | float]] = []
         self._hours: list[_Hours] = []
         self._limits: list[tuple[Limit, ...]] = []
@@ -61,6 +68,7 @@ class Schedule:
             self.entries.append((hours, kept))
             self._limits.append(tuple(named.values()))
         self._now = Scheduled((), 0, 0)
+        self._limits_now = LimitsNow()
 
     def _checked(self, hours: str, what: Any) -> tuple[dict[str, Limit], tuple[Limit, ...] | float]:
         usual = {limit.name: limit for limit in self.otherwise}
@@ -88,6 +96,20 @@ class Schedule:
         until_ms = min((until_ms for _, _, until_ms in held), default=now_ms + _FAR_MS)
         self._now = Scheduled(limits, since_ms, until_ms)
         return self._now
+
+    def now(self, now_ms: int) -> LimitsNow:
+        """For a call that limits are passed to."""
+        now = self._limits_now
+        if not now.since_ms <= now_ms < now.until_ms:
+            limits, since_ms, until_ms = self.at(now_ms)
+            now = self._limits_now = LimitsNow(limits)
+            now.since_ms, now.until_ms, now.following = since_ms, until_ms, self.at(until_ms).limits
+        return now
+
+    @property
+    def variants(self) -> list[tuple[Limit, ...]]:
+        """All the limits that may hold."""
+        return [self.otherwise, *self._limits]
 
     def as_dict(self) -> dict[str, Any]:
         """Without `otherwise`, which a record keeps as its limits."""

@@ -52,7 +52,7 @@ def _is_finite(value: Number) -> bool:
 def shown(value: Any) -> str:
     """A value in a message. Python refuses to write out a number of more than 4,300 digits."""
     try:
-        text = repr(value)
+        text = str(value) if isinstance(value, Decimal) else repr(value)
     except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
 from ..core.names import StoredId
+from ..core.schedule import Schedule
+from ..core.written import write_limits, write_schedule
 from ..limiter import OnUnavailable, keys
 from ..limiter.config.levels import StoredLevel
 
@@ -16,14 +18,16 @@ Kind: TypeAlias = Literal["limits", "entity", "plans", "rules"]
 
 
 class DeclaredLimits(dict[str, Limit]):
-    """The limits of a level by name. `inherit`: limits of other names come from the next level, as for a plain dict."""
+    """The limits of a level by name. `inherit`: limits of other names come from the next level, as for a plain dict.
+    `schedule`: when other limits hold instead of these; None: never."""
 
-    def __init__(self, limits: Mapping[str, Limit], *, inherit: bool = True) -> None:
+    def __init__(self, limits: Mapping[str, Limit], *, inherit: bool = True, schedule: Schedule | None = None) -> None:
         super().__init__(limits)
         self.inherit = inherit
+        self.schedule = schedule
 
     def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and self.inherit == inherits(other)
+        return super().__eq__(other) and (self.inherit, self.schedule) == (inherits(other), scheduled(other))
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -31,6 +35,10 @@ class DeclaredLimits(dict[str, Limit]):
 
 def inherits(limits: object) -> bool:
     return getattr(limits, "inherit", True)
+
+
+def scheduled(limits: object) -> Schedule | None:
+    return getattr(limits, "schedule", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,8 @@ class Declaration:
 
 def _limits(limits: Limits) -> dict[str, Any]:
     alone = {} if inherits(limits) else {"inherit": False}
-    return {"limits": {name: str(limit) for name, limit in limits.items()}, **alone}
+    schedule = scheduled(limits)
+    return {"limits": write_limits(limits.values()) if schedule is None else write_schedule(schedule), **alone}
 
 
 def _without_none(**fields: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from .declaration import (
     Limits,
     entity_item,
     inherits,
+    scheduled,
 )
 from .reading import wrong_parents
 from .stored import StoredItems, read_all_plan, read_items_plan
@@ -133,7 +134,7 @@ def _wanted(declaration: Declaration, ids: Ids) -> Iterator[tuple[DeclaredItem, 
 def _limits_value(limits: Limits) -> Value:
     if not limits:
         raise ValidationError("limits must not be empty; to remove stored limits, leave them out and prune")
-    return level_value(limits.values(), inherits(limits))
+    return level_value(scheduled(limits) or limits.values(), inherits(limits))
 
 
 def _entity_value(entity: DeclaredEntity, ids: Ids) -> Value:
@@ -297,6 +298,7 @@ def _rules(rules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 _PARTS: dict[str, Callable[[Any], dict[str, str]]] = {
     "limits": dict,
+    "schedule": lambda hours: {"hours": hours},
     "parent_id": lambda parent_id: {"parent": parent_id},
     "metadata": lambda metadata: {f"metadata.{key}": _json(item) for key, item in metadata.items()},
     "plans": lambda tiers: {name: _json(tier) for name, tier in tiers.items()},

@@ -9,7 +9,9 @@ from typing import Any
 
 from ..core.limit import Limit
 from ..core.names import check_entity_id, check_namespace, check_resource
+from ..core.written import is_schedule
 from ..files import MAX_BYTES, Node, read_document
+from ..files.schedule import read_schedule
 from ..http.rules_file import read_rules
 from ..limiter.acquire.options import check_on_unavailable
 from ..limiter.config.entities import entity_value
@@ -53,13 +55,22 @@ def _read_limits(fields: Mapping[str, Node]) -> Limits | None:
             fields["inherit"].wrong("inherit needs limits: add some, or leave it out")
         return None
     node = fields["limits"]
+    inherit = fields["inherit"].flag() is not False if "inherit" in fields else True
+    if is_schedule(node.plain()):
+        schedule = read_schedule(node, _read_named)
+        usual = {} if schedule is None else {limit.name: limit for limit in schedule.otherwise}
+        return DeclaredLimits(usual, inherit=inherit, schedule=schedule)
+    return DeclaredLimits({limit.name: limit for limit in _read_named(node) or ()}, inherit=inherit)
+
+
+def _read_named(node: Node) -> list[Limit] | None:
+    """None if something is wrong with them, which is recorded."""
     entries = node.entries()
     if node.value == {}:
         node.wrong("limits must not be empty: add one like rpm: 100/minute, or leave them out")
-    limits = {name: entry.read(partial(Limit.parse, name)) for name, entry in entries.items()}
-    inherit = fields["inherit"].flag() if "inherit" in fields else True
-    named = {name: limit for name, limit in limits.items() if limit is not None}
-    return DeclaredLimits(named, inherit=inherit is not False)
+    limits = [entry.read(partial(Limit.parse, name)) for name, entry in entries.items()]
+    named = [limit for limit in limits if limit is not None]
+    return named if named and len(named) == len(limits) else None
 
 
 def _read_resources(node: Node) -> dict[str, Limits]:

@@ -10,7 +10,7 @@ from ..core.limit import by_name
 from ..core.records import ABSENT, Record
 from ..core.text import readable
 from ..limiter import keys
-from ..limiter.config.levels import StoredLevel, inherits, limits_in
+from ..limiter.config.levels import StoredLevel, inherits, limits_in, schedule_in
 from ..limiter.engine import Engine
 from ..plan import GetRecords, ListRecords, Plan
 from .declaration import (
@@ -133,4 +133,4 @@ def _entities(found: Mapping[DeclaredItem, Mapping[str, Any]]) -> dict[str, Decl
 
 
 def _limits(value: Mapping[str, Any]) -> Limits:
-    return DeclaredLimits(by_name(limits_in(value)), inherit=inherits(value))
+    return DeclaredLimits(by_name(limits_in(value)), inherit=inherits(value), schedule=schedule_in(value))

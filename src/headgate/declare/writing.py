@@ -13,9 +13,12 @@ from .declaration import Declaration
 Format: TypeAlias = Literal["yaml", "toml"]
 
 _WIDTH = 100
-# Words that every YAML parser reads as strings, and limits. Everything else is quoted.
+# Words that every YAML parser reads as strings, limits, and hours. Everything else is quoted.
 _PLAIN = re.compile(
-    r"[A-Za-z][\w./@-]*(?: [A-Za-z][\w./@-]*)*|\d+(?:\.\d+)?(?:/\w+(?: burst \d+(?:\.\d+)?)?| concurrent ttl \w+)",
+    r"[A-Za-z][\w./@-]*(?: [A-Za-z][\w./@-]*)*"
+    r"|\d+(?:\.\d+)?(?:/\w+(?: burst \d+(?:\.\d+)?| resets(?: [\w:/+-]+)+| from first use)?| concurrent ttl \w+)"
+    r"(?: alert(?: [\d.]+%)+)?"
+    r"|[a-z]{3}(?:-[a-z]{3})? \d\d:\d\d-\d\d:\d\d",
     re.ASCII,
 )
 _NOT_PLAIN = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}

@@ -56,8 +56,8 @@ class Headers:
                 ("X-RateLimit-Limit", str(int(first.limit.capacity))),
                 ("X-RateLimit-Remaining", str(max(0, first.available))),
             ]
-            if (reset_ms := ms_until_reset(first)) is not None:
-                found.append(("X-RateLimit-Reset", str(-(-(clock.now_ms() + reset_ms) // MILLI))))
+            if (reset_at_ms := _reset_at_ms(first, clock)) is not None:
+                found.append(("X-RateLimit-Reset", str(-(-reset_at_ms // MILLI))))
         return found
 
     def of_refusal(self, refused: RateLimitExceeded, clock: Clock) -> HeaderList:
@@ -110,6 +110,15 @@ def ms_until_reset(status: LimitStatus) -> int | None:
         return status.resets_after_ms
     missing_milli = max(0, limit.capacity_milli - status.available * MILLI)
     return -(-missing_milli * limit.period_ms // limit.refill_milli) if limit.refill_milli else 0
+
+
+def _reset_at_ms(status: LimitStatus, clock: Clock) -> int | None:
+    """The edge of a quota is told as it is: since the decision, some time has passed."""
+    ms = ms_until_reset(status)
+    if ms is None:
+        return None
+    at_ms, edge_ms = clock.now_ms() + ms, status.resets_at_ms
+    return edge_ms if status.limit.is_quota and edge_ms is not None and 0 <= at_ms - edge_ms < MILLI else at_ms
 
 
 def seconds_until_reset(status: LimitStatus) -> int | None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..core.errors import HeadgateError, RateLimitExceeded, ValidationError
+from ..core.limit import Limit
+from ..core.schedule import Schedule
 from ..limiter import Ask, Decision, OnUnavailable, RateLimiter, SyncRateLimiter
 from ..plan import Plan, arun, run
 from .answer import DEFAULT_HEADERS, HeaderKind, Headers, HttpRefusal, problem, too_many, unavailable
@@ -16,6 +18,7 @@ from .decider import NOT_COUNTED, Charge, Decider
 from .failures import BadCost, Failure, Reports
 from .fields import REJECT
 from .identity import Identity
+from .limits import RuleLimits
 from .pattern import Pattern, PatternTree, split
 from .rule_set import STORED, RuleSet, RulesSpec, StoredRuleSet, read_rule_set
 from .rules import Match, Rule, Rules
@@ -106,8 +109,12 @@ class RuleEngine(Generic[L]):
         if rule.limits is None or rule.shadow or callable(rule.cost) or self._is_exempt_path(call):
             return None
         call.params = matches[0].params
-        consume = rule_set.consumed(rule, rule.limits, rule.cost)
-        return Charge(rule, Ask(self._identity.of(rule.per, call), rule.id, consume, rule.limits))
+        limits = self._now(rule.limits)
+        consume = rule_set.consumed(rule, limits, rule.cost)
+        return Charge(rule, Ask(self._identity.of(rule.per, call), rule.id, consume, limits))
+
+    def _now(self, limits: RuleLimits) -> tuple[Limit, ...]:
+        return limits.now(self.limiter.clock.now_ms()) if isinstance(limits, Schedule) else limits
 
     def check_plan(self, call: HttpCall, matches: Sequence[Match] | None = None) -> Plan[Verdict]:
         """`matches`: the rules to apply instead of those that match the path."""
@@ -173,10 +180,11 @@ class RuleEngine(Generic[L]):
         rule = match.rule
         call.params = match.params
         entity_id = self._identity.of(rule.per, call)
-        limits = rule.limits
+        given = rule.limits
         if rule_set.tiers is not None:
             self._identity.caller(call)
-            limits = (yield from rule_set.tiers.limits_plan(call, rule.id)) or limits
+            given = (yield from rule_set.tiers.limits_plan(call, rule.id)) or given
+        limits = None if given is None else self._now(given)
         try:
             cost = yield from cost_plan(call, rule.cost)
             ask = yield from self._ask_plan(rule, rule_set, Ask(entity_id, rule.id, None, limits), cost)

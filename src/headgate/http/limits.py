@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..core.errors import ValidationError
 from ..core.limit import Limit, by_name
+from ..core.schedule import Schedule
+from ..core.written import is_schedule, read_schedule
+
+RuleLimits: TypeAlias = "tuple[Limit, ...] | Schedule"
 
 _UNNAMED = "unnamed"
 _SEPARATOR = re.compile(r";|,(?!(?:[^;/]|/(?![a-z]))*\bresets\b)")  # not the commas of a cron expression
@@ -24,6 +28,18 @@ def read_limits(spec: Any) -> tuple[Limit, ...]:
     if not limits:
         raise ValidationError(f"limits must be like '10/minute' or ['10/second', '100/minute'], not {spec!r}")
     return limits
+
+
+def read_rule_limits(spec: Any) -> RuleLimits:
+    """What `read_limits` reads, or a schedule: a `Schedule`, or a mapping with `otherwise`, `tz` and `hours`."""
+    if isinstance(spec, Schedule):
+        return spec
+    return read_schedule(spec, read_limits) if is_schedule(spec) else read_limits(spec)
+
+
+def variants(limits: RuleLimits) -> list[tuple[Limit, ...]]:
+    """All limits that may hold, the usual ones first."""
+    return limits.variants if isinstance(limits, Schedule) else [limits]
 
 
 def _limits(spec: Any) -> Iterable[Limit]:

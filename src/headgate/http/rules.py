@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..core.errors import ValidationError
-from ..core.limit import Limit
 from .fields import (
     REJECT,
     BadCostChoice,
@@ -23,7 +22,7 @@ from .fields import (
     check_priority,
     read_method,
 )
-from .limits import read_limits
+from .limits import RuleLimits, read_rule_limits, variants
 from .pattern import Pattern, PatternTree, split
 
 # How many matches are cached, and up to which length of path: invented paths cannot fill the memory.
@@ -39,7 +38,8 @@ class Rule:
     `id` names the rule, and is the resource of its buckets.
     `path` is a pattern: `*` and `{name}` are one segment, `**` is any number of them. `method` is one, several
     (`"GET|POST"` or a list), or None for all; GET means HEAD too.
-    `limits` is what `read_limits` reads, like `"10/minute burst 20"`. None: the limits stored for the caller.
+    `limits` is what `read_limits` reads, like `"10/minute burst 20"`, or a `Schedule`. None: the limits stored for the
+    caller.
     `cost` is an amount for every limit, amounts by limit name, or a function of the call. `bad_cost` applies if that
     function raises or returns what cannot be charged: "reject" answers 400, an amount is charged instead.
     `shadow`: count and report, but never refuse. `also`: count in addition to the rule that decides.
@@ -49,7 +49,7 @@ class Rule:
     id: str
     path: str
     method: tuple[str, ...] | None
-    limits: tuple[Limit, ...] | None
+    limits: RuleLimits | None
     priority: int
     cost: Cost
     shadow: bool
@@ -77,7 +77,7 @@ class Rule:
         put(self, "path", path)
         put(self, "pattern", Pattern(path))
         put(self, "method", read_method(method))
-        put(self, "limits", None if limits is None else read_limits(limits))
+        put(self, "limits", None if limits is None else read_rule_limits(limits))
         put(self, "priority", check_priority(priority))
         put(self, "cost", check_cost(cost))
         put(self, "shadow", check_flag("shadow", shadow))
@@ -87,10 +87,17 @@ class Rule:
         if self.limits:
             self.check_limits(self.limits)
 
-    def check_limits(self, limits: Sequence[Limit]) -> None:
-        """Raise ValidationError if its cost does not fit these limits."""
-        check_affordable(self.id, self.cost, limits)
-        check_affordable(self.id, self.bad_cost, limits)
+    def check_limits(self, limits: RuleLimits) -> None:
+        """Raise ValidationError if its cost never fits these limits. In some hours it need not: nothing passes then."""
+        for cost in (self.cost, self.bad_cost):
+            problems = []
+            for some in (every := variants(limits)):
+                try:
+                    check_affordable(self.id, cost, some)
+                except ValidationError as error:
+                    problems.append(error)
+            if len(problems) == len(every):
+                raise problems[0]
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -8,20 +8,22 @@ from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
 from ..core.limit import Limit
+from ..core.written import is_schedule
 from ..files import Node, read_document
+from ..files.schedule import read_schedule
 from .fields import check_bad_cost, check_cost, check_flag, check_id, check_per, check_priority, read_method
-from .limits import read_limits
+from .limits import RuleLimits, read_limits, read_rule_limits, variants
 from .pattern import Pattern
 from .rules import Rule, Rules, clashes
 from .tiers import ANY_RULE
 
-Tier: TypeAlias = "Mapping[str, tuple[Limit, ...]]"
+Tier: TypeAlias = "Mapping[str, RuleLimits]"
 
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "id": check_id,
     "path": lambda path: Pattern(path).text,
     "method": lambda method: read_method(method) or "*",
-    "limits": read_limits,
+    "limits": read_rule_limits,
     "priority": check_priority,
     "cost": check_cost,
     "shadow": partial(check_flag, "shadow"),
@@ -77,12 +79,16 @@ def _rules(nodes: Iterable[Node]) -> dict[Node, Rule]:
 def _rule(node: Node) -> Rule | None:
     fields = node.fields(_FIELDS, required=["id"])
     checked: dict[str, Any] = {
-        key: _limits(field) if key == "limits" else field.read(_FIELDS[key]) for key, field in fields.items()
+        key: _rule_limits(field) if key == "limits" else field.read(_FIELDS[key]) for key, field in fields.items()
     }
     if "id" not in checked or None in checked.values():
         return None
     # What can still be wrong is that the cost does not fit the limits.
     return fields.get("cost", node).attempt(Rule, **checked)
+
+
+def _rule_limits(node: Node) -> RuleLimits | None:
+    return read_schedule(node, _limits) if is_schedule(node.plain()) else _limits(node)
 
 
 def _limits(node: Node) -> tuple[Limit, ...] | None:
@@ -105,7 +111,7 @@ def _tiers(node: Node, ids: Sequence[str], rules: Iterable[Rule]) -> dict[str, T
     tiers: dict[str, Tier] = {}
     for name, tier_node in node.entries().items():
         named = tier_node.entries()
-        tier = {id: limits for id, limits_node in named.items() if (limits := _limits(limits_node))}
+        tier = {id: limits for id, limits_node in named.items() if (limits := _rule_limits(limits_node))}
         for id in named.keys() - {ANY_RULE, *ids}:
             named[id].wrong(f"plan {name!r} names an unknown rule {id!r}: {node.document.meant(id, ids)}")
         for rule in rules:
@@ -121,7 +127,7 @@ def _check_names(node: Node, field: str, rule: Rule, tiers: Mapping[str, Tier]) 
     if rule.limits is None or not isinstance(getattr(rule, field), Mapping):
         return
     alternatives = [rule.limits, *(tier.get(rule.id, tier.get(ANY_RULE, ())) for tier in tiers.values())]
-    names = list(dict.fromkeys(limit.name for limits in alternatives for limit in limits))
+    names = list(dict.fromkeys(limit.name for limits in alternatives for limit in variants(limits)[0]))
     for name, amount in node.entries()[field].entries().items():
         if name not in names:
             amount.wrong(f"{field} names an unknown limit {name!r}: {node.document.meant(name, names)}")

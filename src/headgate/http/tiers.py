@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from ..core.errors import ValidationError
-from ..core.limit import Limit
 from ..plan import Plan
 from .call import HttpCall
 from .failures import Minutely
 from .flights import Flights, NoAnswer
-from .limits import read_limits
+from .limits import RuleLimits, read_rule_limits
 from .rules import Rules
 from .steps import AWAY, Await, CallApart, FindOut, ReadMetadata
 
@@ -76,7 +75,7 @@ class Tiers:
                     except ValidationError as error:
                         raise ValidationError(f"plan {name!r}: {error}") from None
 
-    def limits_plan(self, call: HttpCall, rule_id: str) -> Plan[tuple[Limit, ...] | None]:
+    def limits_plan(self, call: HttpCall, rule_id: str) -> Plan[RuleLimits | None]:
         """The limits of the caller's tier for a rule; None if it has none."""
         name = yield from self._tier_plan(call)
         limits = self._limits.get(name) if name is not None else None
@@ -159,10 +158,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _by_rule(name: str, limits: Any) -> dict[str, tuple[Limit, ...]]:
+def _by_rule(name: str, limits: Any) -> dict[str, RuleLimits]:
     if not isinstance(limits, Mapping):
-        return {ANY_RULE: read_limits(limits)}
+        return {ANY_RULE: read_rule_limits(limits)}
     try:
-        return {rule_id: read_limits(spec) for rule_id, spec in limits.items()}
+        return {rule_id: read_rule_limits(spec) for rule_id, spec in limits.items()}
     except ValidationError as error:
         raise ValidationError(f"plan {name!r}: {error}") from None

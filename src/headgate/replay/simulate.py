@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from ..core.errors import ValidationError
-from ..declare import Declaration, apply, diff
+from ..core.limit import Limit
+from ..core.schedule import Schedule
+from ..declare import Declaration, DeclaredLimits, apply, diff
+from ..declare.declaration import Limits, inherits, scheduled
 from ..limiter import Decision, SyncLease, SyncRateLimiter
 from .log import BadLines, LoggedRequest, RequestLogFile, merged
 from .report import EntityReport, Report, Timeline
@@ -142,7 +146,7 @@ def replay(
         usage_days=0,
         audit_days=0,
     ) as limiter:
-        apply(limiter, diff(limiter, declaration))
+        apply(limiter, diff(limiter, _without_alerts(declaration)))
         simulation = _Simulation(limiter, clock, bad)
         for request in opened[0] if len(opened) == 1 else merged(opened):
             simulation.play(request)
@@ -150,6 +154,32 @@ def replay(
                 progress(simulation.requests)
     samples = [log.sample for log in opened if isinstance(log, RequestLogFile)]
     return _report(simulation, min(samples, default=1.0), time.perf_counter() - began)
+
+
+def _without_alerts(declaration: Declaration) -> Declaration:
+    """Nobody is to be told of what would have been used."""
+    return replace(
+        declaration,
+        system=None if declaration.system is None else _silent_level(declaration.system),
+        resources={name: _silent_level(limits) for name, limits in declaration.resources.items()},
+        entities={
+            entity_id: replace(entity, limits={on: _silent_level(limits) for on, limits in entity.limits.items()})
+            for entity_id, entity in declaration.entities.items()
+        },
+    )
+
+
+def _silent_level(limits: Limits) -> Limits:
+    schedule = scheduled(limits)
+    if schedule is not None:
+        entries = [(hours, what if isinstance(what, float) else _silent(what)) for hours, what in schedule.entries]
+        schedule = Schedule(entries, otherwise=_silent(schedule.otherwise), tz=schedule.tz)
+    named = {limit.name: limit for limit in _silent(limits.values())}
+    return DeclaredLimits(named, inherit=inherits(limits), schedule=schedule)
+
+
+def _silent(limits: Iterable[Limit]) -> list[Limit]:
+    return [limit.changed(alerts_milli=()) for limit in limits]
 
 
 def _report(simulation: _Simulation, sample: float, seconds: float) -> Report:

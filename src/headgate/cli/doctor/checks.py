@@ -12,11 +12,14 @@ from importlib import metadata
 from itertools import islice
 
 from ... import __version__
+from ...core.calendar import NoCalendar, zone_of
 from ...core.errors import CorruptState, HeadgateError, NamespaceNotFound, RateLimiterUnavailable
 from ...core.limit import Limit
 from ...core.names import shown_url
 from ...core.records import Page
-from ...limiter import SyncRateLimiter
+from ...core.units import from_milli
+from ...core.usage import DAY_MS
+from ...limiter import StoredLimits, SyncRateLimiter
 from ...limiter.config.levels import LimitLevel
 from ...limiter.config.limits import list_entity_levels, read_level
 from ...stores import open_store
@@ -31,6 +34,7 @@ _SKEW_MS = 1000
 _LOOKED_AT = 200
 _CORRUPT_SHOWN = 20
 PAGES_LOOKED_AT = 100  # of buckets, and of each kind of record: enough for all but very large namespaces
+_MONEY = re.compile("(?i)usd|eur|gbp|dollars?|euros?|money|cost|spend|budget")
 _LIMIT = Limit.per_second("calls", 1_000_000)
 
 
@@ -169,8 +173,18 @@ def namespace_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
 
 def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
     levels = list(islice(_levels(limiter), _LOOKED_AT + 1))
-    stored = [(level, limits) for level in levels[:_LOOKED_AT] if (limits := read_level(limiter, level))]
-    if not stored:
+    stored, unknown = list[tuple[LimitLevel, StoredLimits]](), list[Finding]()
+    for level in levels[:_LOOKED_AT]:
+        try:
+            limits = read_level(limiter, level)
+        except NoCalendar as error:  # these limits are sound, and cannot be used here
+            advice = "until then, requests under these limits fail on this machine"
+            unknown.append(Finding("limits", "fail", f"limits of {level} cannot be used here: {error}", advice))
+            continue
+        if limits:
+            stored.append((level, limits))
+    yield from unknown
+    if not stored and not unknown:
         advice = "store one with `headgate system set rpm=100/minute`, or pass limits= to every acquire"
         yield Finding("limits", "warn", "none are stored", advice)
         return
@@ -182,7 +196,13 @@ def _limits_findings(limiter: SyncRateLimiter) -> Iterator[Finding]:
         for limit in limits:
             if limit.capacity < 1:
                 found = f"{limit.name} of {level} is {limit}: a request for 1 never passes"
-                yield Finding("limits", "warn", found, "set a burst of 1 or more, unless all amounts are fractions")
+                more = "an amount" if limit.is_quota else "a burst"
+                yield Finding("limits", "warn", found, f"set {more} of 1 or more, unless all amounts are fractions")
+            elif _MONEY.fullmatch(limit.name) and limit.refill_milli > 0 and limit.period_ms >= DAY_MS:
+                passes = number(from_milli(limit.capacity_milli + limit.refill_milli))
+                found = f"{limit.name} of {level} is {limit}, a bucket: within one period up to {passes} pass"
+                advice = f"for a budget, store a quota, like {limit.name}='500/month resets UTC'"
+                yield Finding("limits", "warn", found, advice)
 
 
 def _levels(limiter: SyncRateLimiter) -> Iterator[LimitLevel]:
@@ -198,7 +218,7 @@ def own_limits_page(limiter: SyncRateLimiter, resource: str | None, cursor: str 
     return limiter.list_entities_with_custom_limits(resource, cursor=cursor)
 
 
-_EXTRAS = ("cli", "redis", "postgres", "dynamodb", "http", "server", "metrics")
+_EXTRAS = ("cli", "redis", "postgres", "dynamodb", "http", "server", "metrics", "cron")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)")
 _EXTRA = re.compile(r"extra == ['\"]([a-z]+)['\"]")
 
@@ -206,12 +226,15 @@ _EXTRA = re.compile(r"extra == ['\"]([a-z]+)['\"]")
 def package_findings() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.machine()}"
     yield Finding("headgate", "ok", f"{__version__} on Python {platform.python_version()}, {system}")
+    yield _zones()
     try:
         extras = _extras()
     except metadata.PackageNotFoundError:  # not installed: run from the source
         return
     for extra in _EXTRAS:
-        versions = {name: _version(name) for name in extras.get(extra, ())}
+        if extra not in extras:
+            continue
+        versions = {name: _version(name) for name in extras[extra]}
         found = [f"{name} {version}" for name, version in versions.items() if version]
         if len(found) == len(versions):
             yield Finding(f"extra {extra}", "ok", ", ".join(found))
@@ -219,6 +242,15 @@ def package_findings() -> Iterator[Finding]:
             missing = ", ".join(name for name, version in versions.items() if not version)
             advice = f"if needed: pip install 'headgate[{extra}]'"
             yield Finding(f"extra {extra}", "ok", f"{', '.join(found)}; without {missing} ({advice})")
+
+
+def _zones() -> Finding:
+    try:
+        zone_of("Europe/Berlin")
+    except NoCalendar:
+        advice = "if quotas or schedules name zones: pip install tzdata"
+        return Finding("time zones", "warn", "this machine has no database of time zones, and knows only UTC", advice)
+    return Finding("time zones", "ok", "this machine has a database of time zones")
 
 
 def _extras() -> dict[str, list[str]]:

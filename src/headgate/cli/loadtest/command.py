@@ -74,9 +74,9 @@ def loadtest(
     """Measure decisions per second and latency on a store, and check that no limit is oversold.
 
     Processes ask as fast as they can. The test compares what was admitted with the exact maximum of the limit in that
-    time: a full bucket, plus its refill until the last decision, by the store's clock if it has one. The exit code is 1
-    if more was admitted. The test uses a namespace of its own, and removes it at the end. Other users of the store will
-    notice the load.
+    time: a full bucket, plus its refill until the last decision, by the store's clock if it has one; of a quota, its
+    amount in each window. The exit code is 1 if more was admitted. The test uses a namespace of its own, and removes it
+    at the end. Other users of the store will notice the load.
     """
     from .run import LoadRun
 

@@ -19,21 +19,37 @@ _PERCENTS = (50, 90, 99)
 class Sale:
     """One limit: what was admitted under it, and the most that it allows.
 
-    The bound is exact: each entity's bucket is full at the start, and gains `refill` in every period.
+    The bound is exact: each entity's bucket is full at the start, and gains `refill` in every period. A quota is full
+    in each of its `windows`.
     """
 
     limit: Limit
     admitted_milli: int
     allowed_milli: int
     oversold_milli: int
+    windows: int = 0
 
     @classmethod
-    def of(cls, limit: Limit, amount_milli: int, calls: Sequence[int], elapsed_ms: int) -> Sale:
+    def of(cls, limit: Limit, amount_milli: int, calls: Sequence[int], began_ms: int, ended_ms: int) -> Sale:
         """`calls`: how many were admitted, for each entity."""
-        most = limit.capacity_milli + elapsed_ms * limit.refill_milli // limit.period_ms
+        windows = _windows(limit, began_ms, ended_ms) if limit.is_quota else 0
+        if limit.is_quota:
+            most = limit.capacity_milli * windows
+        else:
+            most = limit.capacity_milli + (ended_ms - began_ms) * limit.refill_milli // limit.period_ms
         admitted = [count * amount_milli for count in calls]
         oversold = sum(max(0, taken - most) for taken in admitted)
-        return cls(limit, sum(admitted), most * len(calls), oversold)
+        return cls(limit, sum(admitted), most * len(calls), oversold, windows)
+
+
+def _windows(limit: Limit, began_ms: int, ended_ms: int) -> int:
+    """How many windows a quota can have had: of its calendar, or each from the first use after the last."""
+    if limit.calendar is None:
+        return 1 + (ended_ms - began_ms) // limit.period_ms
+    count, now_ms = 1, began_ms
+    while (now_ms := limit.calendar.window(now_ms).ends_ms) <= ended_ms:
+        count += 1
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +116,9 @@ class LoadResult:
     def _computed(self, sale: Sale) -> str:
         limit = sale.limit
         one = from_milli(sale.allowed_milli // self.load.entities)
+        if limit.is_quota:
+            windows = f"{number(sale.windows)} window{'s' * (sale.windows != 1)}"
+            return f"{number(limit.capacity)} * {windows} = {number(one)}"
         return (
             f"{number(limit.capacity)} + {number(self.elapsed_ms)} ms * {number(limit.refill_amount)} / "
             f"{number(limit.period_ms)} ms = {number(one)}"
@@ -122,7 +141,9 @@ class LoadResult:
         )
         yield ""
         each = f", for each of {number(self.load.entities)} entities" if self.load.entities > 1 else ""
-        yield f"at most{each}: a full bucket, and its refill from before"
+        kinds = {sale.limit.is_quota for sale in self.sales}
+        full = {False: "a full bucket, and its refill", True: "a full quota in each window"}
+        yield f"at most{each}: {'; '.join(full[kind] for kind in sorted(kinds))}, from before"
         yield f"the first decision to after the last one, by {self._whose} clock"
         for sale in self.sales:
             yield f"  {sale.limit.name}: {self._computed(sale)}"

@@ -113,19 +113,19 @@ class LoadRun:
         assert self._began is not None
         assert self._ended is not None
         # From the slowest clock at the start to the fastest at the end: no bucket has seen more time pass.
-        elapsed_ms = self._ended.latest_ms - self._began.earliest_ms
+        began_ms, ended_ms = self._began.earliest_ms, self._ended.latest_ms
         calls = [self._sum(ADMITTED + entity) for entity in range(self._load.entities)]
         milli = {name: tokens_to_milli(amount, name) for name, amount in self._load.amounts.items()}
         return LoadResult(
             load=self._load,
-            elapsed_ms=elapsed_ms,
+            elapsed_ms=ended_ms - began_ms,
             by_store_clock=self.by_store_clock,
             admitted=sum(calls),
             refused=self._sum(REFUSED),
             unavailable=self._sum(UNAVAILABLE),
             histogram=[self._sum(HISTOGRAM + index) for index in range(SIZE)],
             slowest_us=max(worker.slot[SLOWEST] for worker in self._pool.workers),
-            sales=[Sale.of(limit, milli[limit.name], calls, elapsed_ms) for limit in self._limits],
+            sales=[Sale.of(limit, milli[limit.name], calls, began_ms, ended_ms) for limit in self._limits],
         )
 
     def _sum(self, index: int) -> int:

@@ -10,6 +10,7 @@ from ...core.decide import TAKE, Part, Parts, Request
 from ...core.errors import LimitNotFound, SlotsNotWhole, ValidationError
 from ...core.limit import Limit, by_name
 from ...core.names import parse_bucket_key
+from ...core.schedule import LimitsNow
 from ...core.units import MILLI, amount_to_milli, from_milli, signed_tokens_to_milli
 from ..leases.held_slots import RECORDED
 
@@ -75,12 +76,15 @@ class Shape:
             known = self._variants.get(place)
         except TypeError:
             place, known = (), None  # no limits: by_name() says so
-        if known is None:
+        until_ms = limits.until_ms if isinstance(limits, LimitsNow) else None
+        if known is None or known.until_ms != until_ms:
             named = by_name(limits if isinstance(limits, str) else place or limits)
             ancestors = self.levels[1:]
             revisions = [0, *(revision if level else 0 for level, revision in zip(ancestors, self.revisions[1:]))]
             levels = [named, *(level or named for level in ancestors)]
             known = Shape(levels, revisions, (), self.on_unavailable, self.own)
+            if isinstance(limits, LimitsNow):
+                known.until_ms, known.following = until_ms, (by_name(limits.following), *levels[1:])
             if len(self._variants) < _KEPT:
                 self._variants[place] = known
         return known

@@ -130,18 +130,24 @@ def _joint(members: Sequence[Member]) -> Member:
     places: dict[str, int] = {}
     parts: dict[tuple[int, str], Part] = {}
     levels: list[Mapping[str, Limit]] = []
-    for member in members:
-        for key, limits in zip(member.chain.keys, member.chain.shape.levels):
+    following: list[Mapping[str, Limit]] = []
+    shapes = [member.chain.shape for member in members]
+    until_ms = min((shape.until_ms for shape in shapes if shape.until_ms is not None), default=None)
+    for member, shape in zip(members, shapes):
+        later = shape.following if shape.until_ms is not None and shape.until_ms == until_ms else shape.levels
+        for key, limits, then in zip(member.chain.keys, shape.levels, later):
             if key not in places:
                 places[key] = len(places)
                 levels.append(limits)
+                following.append(then)
         for part in member.parts:
             level = places[member.chain.keys[part.level]]
             before = parts.get((level, part.limit.name))
             amount_milli = part.amount_milli + (before.amount_milli if before else 0)
             parts[level, part.limit.name] = part._replace(level=level, amount_milli=amount_milli)
-    shape = Shape(levels, [0] * len(levels), (), members[0].chain.shape.on_unavailable)
-    return Member(Chain(tuple(places), shape), tuple(parts.values()))
+    joint = Shape(levels, [0] * len(levels), (), members[0].chain.shape.on_unavailable)
+    joint.until_ms, joint.following = until_ms, tuple(following)
+    return Member(Chain(tuple(places), joint), tuple(parts.values()))
 
 
 def _own(engine: Engine, member: Member, joint: AskOutcome) -> AskOutcome:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...core.errors import VersionConflict
-from ...core.limit import Limit
 from ...core.records import ABSENT, Change, Delete, Put, Record
+from ...core.written import spelled_hours, write_limits
 from ...plan import GetRecords, Plan, WriteRecords
 from .. import keys
 from ..engine import Engine
 from ..observe.audit import audit_event
-from .levels import StoredLevel
+from .levels import StoredLevel, limits_in, schedule_in
 
 
 class Edit(NamedTuple):
@@ -66,7 +66,9 @@ def corrupt_value(record: Record | None) -> dict[str, Any] | None:
 
 def described(value: Mapping[str, Any]) -> dict[str, Any]:
     """Stored limits as people write them."""
-    return {**value, "limits": {limit["name"]: str(Limit.from_dict(limit)) for limit in value["limits"]}}
+    schedule = schedule_in(value)
+    hours = {} if schedule is None else {"schedule": spelled_hours(schedule)}
+    return {**value, "limits": write_limits(limits_in(value)), **hours}
 
 
 def write_limits_plan(

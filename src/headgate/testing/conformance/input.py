@@ -12,6 +12,7 @@ import pytest
 from ...core.errors import LimiterClosed, ValidationError
 from ...core.limit import Limit
 from ...core.text import MAX_DEPTH
+from ...core.units import shown
 from ...limiter.config.entities import MAX_METADATA_BYTES
 from .fixtures import RPM, TPM, Conformance
 
@@ -58,7 +59,7 @@ class InputConformance(Conformance):
         for call in (limiter.try_acquire, limiter.time_until_available):
             with pytest.raises(ValidationError) as caught:
                 call("e", "r", {"rpm": 1, "tpm": amount}, [RPM, TPM])
-            assert repr(amount) in str(caught.value)
+            assert shown(amount) in str(caught.value)
             assert "tpm" in str(caught.value)
         with pytest.raises(ValidationError), limiter.acquire("e", "r", {"tpm": amount}, [RPM, TPM]):
             pass

@@ -69,6 +69,27 @@ class QuotaConformance(Conformance):
         (status,) = limiter.try_acquire("e", "r", {"messages": 46}, [FIRST_USE]).statuses
         assert status.never
 
+    def test_a_list_of_buckets_shows_what_is_used_and_when_it_resets(self, limiter: Any, clock: ManualClock) -> None:
+        daily = Limit.quota("daily", 10, "day", tz="Europe/Berlin", at="06:30", alert_at=(0.9,))
+        limiter.set_system_defaults([daily, FIRST_USE])
+        limiter.set_limits("own", [Limit.quota("daily", 7, "month")])
+        limiter.acquire("e", "r", {"daily": 3.5, "messages": 2}).__enter__()
+        limiter.acquire("own", "r", {"daily": 2}).__enter__()
+        edge_ms, over_ms = _edge_ms(daily, clock.now_ms()), clock.now_ms() + 5 * 3_600_000
+        clock.advance(1)
+        found = {(one.entity_id, one.limit.name): one for one in limiter.list_buckets("r")}
+        month_ms = Calendar.every("month").window(clock.now_ms()).ends_ms
+        shown = {place: (one.used, one.available, one.resets_at_ms, one.limit.spelled) for place, one in found.items()}
+        assert shown == {
+            ("e", "daily"): (3.5, 6, edge_ms, "10/day resets 06:30 Europe/Berlin"),
+            ("e", "messages"): (2, 43, over_ms, "45/5h from first use"),
+            ("own", "daily"): (2, 5, month_ms, "7/month resets UTC"),
+        }
+        for one in found.values():
+            assert one.full_in_seconds == (one.resets_at_ms - clock.now_ms()) / 1000
+            assert one.as_dict()["used"] == one.used
+        assert limiter.get_buckets("e") == [found["e", "daily"], found["e", "messages"]]
+
     def test_a_body_that_raises_gives_the_quota_back(self, limiter: Any) -> None:
         with (
             pytest.raises(KeyError),
