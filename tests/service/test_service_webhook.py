@@ -7,9 +7,9 @@ import json
 import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -247,63 +247,75 @@ def test_the_secret_may_be_in_a_file(serve: Serve, webhook: WebhookServer, store
 
 # The endpoint alone
 
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-def answered(answer: bytes, *, close: bool = True) -> str:
+
+async def posted_to(talk: Talk, *, scheme: str = "http", tls: ssl.SSLContext | None = None) -> None:
+    """Post to a server that talks so. All its connections end."""
+    ended: list[asyncio.Event] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(asyncio.Event())
+        try:
+            await talk(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the client has gone
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            ended[-1].set()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        await Endpoint(f"{scheme}://127.0.0.1:{port}/", SECRET.encode()).post(b"{}")
+    finally:
+        server.close()
+        for event in ended:
+            await event.wait()
+
+
+def answered(answer: bytes, *, endless: bool = False) -> str:
     """What comes of an answer: "" if it is accepted."""
 
-    async def run() -> str:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(answer)
+        await writer.drain()
+        while endless and not writer.transport.is_closing():
             writer.write(answer)
-            if close:
-                writer.close()
-            else:
-                while not writer.is_closing():
-                    writer.write(answer)
-                    await writer.drain()
+            await writer.drain()
 
-        server = await asyncio.start_server(handle, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        try:
-            await Endpoint(f"http://127.0.0.1:{port}/", SECRET.encode()).post(b"{}")
-        except NotDelivered as why:
-            return str(why)
-        finally:
-            server.close()
-        return ""
-
-    return asyncio.run(run())
+    try:
+        asyncio.run(posted_to(talk))
+    except NotDelivered as why:
+        return str(why)
+    return ""
 
 
-def test_only_the_status_of_an_answer_is_read() -> None:
+def test_only_the_status_of_an_answer_counts() -> None:
     assert answered(b"HTTP/1.1 200 OK\r\n") == ""
     assert answered(b"HTTP/1.1 204\r\n\r\n") == ""
     assert answered(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 202 Accepted\r\n") == ""
+    assert answered(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1000, endless=True) == ""
     assert "307; redirects" in answered(b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://elsewhere/\r\n\r\n")
     for nonsense in (b"", b"200\r\n", b"HTTP/1.1 20\r\n", b"HTTP/1.1 999 X\r\n", b"SSH-2.0-x\r\n"):
         assert answered(nonsense) == "the answer is not HTTP"
-    assert answered(b"HTTP/1.1 200 " + b"x" * 100, close=False) == "the answer is not HTTP"  # without an end
+    assert answered(b"HTTP/1.1 200 " + b"x" * 100, endless=True) == "the answer is not HTTP"  # without an end
 
 
 def test_it_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_module, "TIMEOUT_SECONDS", 0.2)
-    slow = threading.Event()
 
-    async def run() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while not slow.is_set():  # a little all the time
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                await writer.drain()
-                await asyncio.sleep(0.01)
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.transport.is_closing():  # a little all the time
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
 
-        server = await asyncio.start_server(handle, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NotDelivered, match="no answer within"):
-            await Endpoint(f"http://127.0.0.1:{port}/", SECRET.encode()).post(b"{}")
-        slow.set()
-        server.close()
-
-    asyncio.run(run())
+    with pytest.raises(NotDelivered, match="no answer within"):
+        asyncio.run(posted_to(talk))
 
 
 def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openssl_installed: None) -> None:
@@ -311,23 +323,17 @@ def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
 
-    async def run(authority: str | None) -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
 
-        server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
-        port = server.sockets[0].getsockname()[1]
-        ours = ssl.create_default_context(cafile=authority)
-        monkeypatch.setattr(endpoint_module, "_tls", lambda: ours)
-        try:
-            await Endpoint(f"https://127.0.0.1:{port}/", SECRET.encode()).post(b"{}")
-        finally:
-            server.close()
-
-    asyncio.run(run(str(tmp_path / "ca.crt")))
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(endpoint_module, "_tls", lambda: trusting)
+    asyncio.run(posted_to(talk, scheme="https", tls=context))
+    monkeypatch.undo()
     with pytest.raises(NotDelivered, match="certificate verify failed"):
-        asyncio.run(run(None))
+        asyncio.run(posted_to(talk, scheme="https", tls=context))
 
 
 def test_a_name_that_leads_nowhere() -> None:

@@ -24,6 +24,7 @@ LEAST_SECRET_BYTES = 16
 _MOST_SECRET_BYTES = 4096
 _MOST_URL_CHARACTERS = 2048
 _MOST_ANSWER_BYTES = 16 * 1024
+_REST_SECONDS = 0.5
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: .*)?\r\n")
 
 
@@ -89,11 +90,12 @@ class Endpoint:
                 if found is None:
                     raise NotDelivered("the answer is not HTTP")
                 if (status := int(found[1])) >= 200:
+                    with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):  # do not cut it off
+                        await asyncio.wait_for(reader.readexactly(_MOST_ANSWER_BYTES), _REST_SECONDS)
                     return status
                 await reader.readuntil(b"\r\n\r\n")  # of an interim answer
         finally:
-            with suppress(OSError):
-                writer.close()
+            writer.transport.abort()  # a server cannot keep the connection by not ending it
 
     def _request(self, body: bytes) -> bytes:
         parts = urlsplit(self.url)
