@@ -60,7 +60,9 @@ def test_text_and_objects_are_the_same(api: Api, entity: str, text: str, form: d
     ("form", "says"),
     [
         ({"amount": 10}, "cron"),
-        ({"amount": 10, "per": "day", "slots": 1}, "slots"),
+        ({"amount": 10, "per": "day", "slots": 1}, "different kinds"),
+        ({"amount": 10, "per": "day", "slots": 1, "ttl_seconds": 5}, "different kinds"),
+        ({"amount": 10, "per": "day", "cron": "0 6 * * *"}, "different kinds"),
         ({"amount": 10, "per": "day", "tz": "Mars/Base"}, "Mars/Base"),
         ({"amount": 10, "per": "day", "tz": "../../etc/passwd"}, "time zone"),
         ({"amount": 10, "per": "hour", "tz": "Europe/Berlin"}, "hour"),
