@@ -371,3 +371,15 @@ def test_rules_that_cannot_be_obeyed_are_counted_by_rule_and_cause(places: Place
     assert value(samples, name, rule="watch", cause="no_limits") == 3
     assert value(samples, name, rule="batch", cause="bad_cost") == 3
     assert value(samples, name) == 9
+
+
+def test_an_alert_is_counted_by_its_named_resource(places: Places) -> None:
+    usd = [Limit.quota("usd", 10, "day", alert_at=(0.5, 1.0))]
+    with SyncRateLimiter("memory://") as limiter:
+        places.measure(limiter)
+        for resource in ("chat", "chat", "x", "y"):
+            limiter.try_acquire("e", resource, {"usd": 5}, usd)
+        samples = places.samples()
+    assert value(samples, "headgate_thresholds_total", resource="chat") == 2
+    assert value(samples, "headgate_thresholds_total", resource="other") == 2
+    assert value(samples, "headgate_thresholds_total") == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import webbrowser
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import HeadgateError
+from ..core.errors import HeadgateError, ValidationError
 from ..core.names import check_entity_id, check_namespace
 from ..service.tokens import Token, hashed, new_token, read_scopes
 from .command import CliCommand
@@ -33,6 +34,7 @@ from .output import answer, answer_json
 if TYPE_CHECKING:
     from ..service.serve import ListenAddresses
 
+SECRET_VARIABLE = "HEADGATE_WEBHOOK_SECRET"
 _MISSING = "the service needs the extra `server`: pip install 'headgate[server]'"
 
 
@@ -120,6 +122,17 @@ def _import_service() -> ModuleType:
     multiple=True,
     help="A resource with its own label in /metrics; all others are `other`. Repeatable.",
 )
+@click.option(
+    "--webhook",
+    metavar="URL",
+    help="An http or https URL to which alerts are posted. It needs a secret, to sign them with: in "
+    "HEADGATE_WEBHOOK_SECRET, or in a file.",
+)
+@click.option(
+    "--webhook-secret-file",
+    metavar="FILE",
+    help="The file with the secret of the webhook, instead of HEADGATE_WEBHOOK_SECRET.",
+)
 @click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Serve the dashboard at /ui.")
 @click.option("--read-only", is_flag=True, help="Make the dashboard read-only. The API is not affected.")
 @url_option
@@ -141,6 +154,8 @@ def serve(
     reload_every: float,
     proxies: Sequence[str],
     metrics_resources: Sequence[str],
+    webhook: str | None,
+    webhook_secret_file: str | None,
     dashboard: bool,
     read_only: bool,
     url: str | None,
@@ -176,6 +191,8 @@ def serve(
         read_only=read_only,
         metrics_resources=metrics_resources,
         workers=workers,
+        webhook=webhook,
+        webhook_secret=_webhook_secret(webhook, webhook_secret_file),
     )
 
     def tell(listening: ListenAddresses) -> None:
@@ -191,6 +208,16 @@ def serve(
     from ..service.workers import serve_workers
 
     serve_workers(settings, tell)
+
+
+def _webhook_secret(webhook: str | None, path: str | None) -> bytes:
+    from ..service.endpoint import read_secret
+
+    if webhook is None:
+        if path is not None:
+            raise ValidationError("--webhook-secret-file is for a webhook: pass --webhook URL too")
+        return b""
+    return os.environ.get(SECRET_VARIABLE, "").encode() if path is None else read_secret(path)
 
 
 @click.command(

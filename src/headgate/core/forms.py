@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from .calendar import NoCalendar
@@ -108,6 +109,16 @@ def _audit(value: Mapping[str, Any]) -> None:
         _field(value, name, _is_text)
 
 
+def _alert(value: Mapping[str, Any]) -> None:
+    for name in ("at", "resets_at"):
+        _field(value, name, lambda found: datetime.fromisoformat(found).tzinfo is not None)
+    for name in ("entity_id", "resource", "limit_name"):
+        _field(value, name, _is_text)
+    for name in ("threshold", "used", "amount"):
+        _field(value, name, lambda found: type(found) in (int, float))
+    _field(value, "delivered", lambda found: isinstance(found, bool))
+
+
 _FORMS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "entity": _entity,
     "limits": _limits,
@@ -116,4 +127,5 @@ _FORMS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "lease": _lease,
     "audit": _audit,
     "audited": _audit,
+    "alert": _alert,
 }

@@ -112,6 +112,11 @@ def alert_key(namespace: str, alert_id: str) -> str:
     return f"{alerts_prefix(namespace)}{alert_id}"
 
 
+def delivery_key(namespace: str) -> str:
+    """Who delivers alerts to a webhook at the moment."""
+    return f"{namespace}/delivery"
+
+
 def namespaces_prefix() -> str:
     return f"{REGISTRY}/namespace#"
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 from ..core.errors import ValidationError
 from ..core.names import check_resource
-from ..limiter import BreakerState, Outcome, RateLimiter, SyncRateLimiter
+from ..limiter import Alert, BreakerState, Outcome, RateLimiter, SyncRateLimiter
 from .instruments import (
     BREAKER,
     CALL_DURATION,
@@ -21,6 +21,7 @@ from .instruments import (
     LEASES,
     LOCAL_DECISIONS,
     MISCONFIGURED,
+    THRESHOLDS,
     WAITERS,
     Instrument,
 )
@@ -96,6 +97,9 @@ class Metrics(ABC):
         self._local = {
             resource: self._record(LOCAL_DECISIONS, (*own, resource)) for resource in (*self._resources, OTHER)
         }
+        self._thresholds = {
+            resource: self._record(THRESHOLDS, (*own, resource)) for resource in (*self._resources, OTHER)
+        }
         self._calls = {ok: self._record(CALL_DURATION, (*own, "ok" if ok else "failed")) for ok in (True, False)}
         self._requests = self._record(CALL_REQUESTS, own)
         # One exists from the start, so that a query returns 0 as long as nothing is wrong.
@@ -115,6 +119,9 @@ class Metrics(ABC):
 
     def decided_here(self, resource: str) -> None:
         self._local[resource if resource in self._resources else OTHER](1)
+
+    def threshold(self, alert: Alert) -> None:
+        self._thresholds[alert.resource if alert.resource in self._resources else OTHER](1)
 
     def settled(self, requests: int, seconds: float, ok: bool) -> None:
         self._calls[ok](seconds)

@@ -110,6 +110,13 @@ MISCONFIGURED = Instrument(
     "Requests for which a rule could not be obeyed, by cause.",
     ("rule", "cause"),
 )
+THRESHOLDS = Instrument(
+    "headgate.thresholds",
+    "counter",
+    "{alert}",
+    "Alerts: how often the use of a limit has reached one of its thresholds.",
+    ("resource",),
+)
 
 INSTRUMENTS = (
     DECISIONS,
@@ -121,4 +128,5 @@ INSTRUMENTS = (
     WAITERS,
     LEASES,
     MISCONFIGURED,
+    THRESHOLDS,
 )

@@ -14,7 +14,7 @@ import msgspec
 from starlette.routing import Route, Router
 
 from ..http.answer import HeaderList, HttpRefusal
-from . import decisions, entities, history, limits, metrics, namespaces, usage
+from . import alerts, decisions, entities, history, limits, metrics, namespaces, usage
 from .openapi import document
 from .openapi_page import PAGE_HEADERS, page
 from .operations import JSON, Operation, operation
@@ -62,7 +62,7 @@ async def ready(service: Service) -> Health:
 OPERATIONS = [
     *(
         one
-        for module in (decisions, usage, history, entities, limits, namespaces)
+        for module in (decisions, usage, history, alerts, entities, limits, namespaces)
         for one in vars(module).values()
         if isinstance(one, Operation)
     ),

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import UNSET
 
 from ..core.errors import RateLimiterUnavailable, ValidationError
 from ..core.limit import DEFAULT_TTL_SECONDS, Limit
@@ -173,6 +174,7 @@ def _status(status: LimitStatus) -> Status:
         status.requested,
         status.exceeded,
         status.retry_after_seconds,
+        status.resets_at_ms if status.limit.is_quota else UNSET,
     )
 
 

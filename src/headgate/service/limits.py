@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from ..core.calendar import MIDNIGHT, UTC
 from ..core.errors import ValidationError, VersionConflict
 from ..core.limit import Limit
+from ..core.schedule import Schedule
 from ..http.limits import read_limits
 from ..limiter import ResolvedLimits, StoredLimits
 from ..limiter.config.levels import LimitLevel
@@ -16,23 +19,28 @@ from ..limiter.config.limits import aread_level, awrite_level
 from ..limiter.config.preview import apreview_level
 from .operations import Asked, operation
 from .reading import cursor_of, read_cursor
-from .schema import (
+from .schema import LimitForm, Names, PageQuery, PlaceForm
+from .stored_schema import (
     ChangeQuery,
     CustomQuery,
     DeletedReply,
     Effective,
-    LimitForm,
     LimitsForm,
-    Names,
-    PageQuery,
-    PlaceForm,
     ResolvedLimitsReply,
+    ScheduleEntry,
+    ScheduleForm,
     StoredLimitsReply,
     SystemForm,
     SystemLimitsReply,
 )
 
-_SLOT_FIELDS = {"name", "slots", "ttl_seconds"}
+_KINDS = (
+    {"capacity", "refill_amount", "refill_period_seconds"},
+    {"slots", "ttl_seconds"},
+    {"amount", "per", "tz", "at", "on"},
+    {"amount", "cron", "tz"},
+    {"amount", "seconds_from_first_use"},
+)
 
 
 def limits_of(forms: Sequence[str | LimitForm] | None) -> tuple[Limit, ...] | None:
@@ -50,13 +58,35 @@ def _read(texts: tuple[str, ...]) -> tuple[Limit, ...]:
 
 def _limit(form: LimitForm) -> Limit:
     given = msgspec.to_builtins(form)
-    if "slots" in given and given.keys() - _SLOT_FIELDS:
-        raise ValidationError(f"limit {form.name!r} has slots and fields of a limit on tokens: send one or the other")
-    return Limit.from_dict(given)
+    if isinstance(form.on, float) and form.on.is_integer():
+        given["on"] = int(form.on)  # in JSON, 15.0 is an integer too
+    own = given.keys() - {"name", "alert_at"}
+    if not any(own <= kind for kind in _KINDS):
+        raise ValidationError(f"limit {form.name!r} has fields of different kinds of limits: {', '.join(sorted(own))}")
+    if "amount" in given and not own & {"per", "cron", "seconds_from_first_use"}:
+        raise ValidationError(f"limit {form.name!r} lacks its window: send per, cron or seconds_from_first_use")
+    return Limit.from_dict({"tz": UTC, "at": MIDNIGHT} | given)
 
 
 def forms_of(limits: Iterable[Limit]) -> list[LimitForm]:
     return [msgspec.convert(limit.as_dict(), LimitForm) for limit in limits]
+
+
+def schedule_of(form: ScheduleForm | None, otherwise: Iterable[Limit]) -> Schedule | None:
+    if form is None:
+        return None
+    return Schedule([(entry.hours, _what(entry)) for entry in form.entries], otherwise=otherwise, tz=form.tz)
+
+
+def _what(entry: ScheduleEntry) -> tuple[Limit, ...] | float:
+    limits = None if entry.limits is UNSET else limits_of(entry.limits)
+    if (limits is None) == (entry.factor is UNSET):
+        raise ValidationError(f"{entry.hours!r} needs either limits or a factor, like 0.5")
+    return float(entry.factor) if limits is None else limits  # type: ignore[arg-type]  # it is not UNSET
+
+
+def _schedule_form(schedule: Schedule | None) -> ScheduleForm | UnsetType:
+    return UNSET if schedule is None else msgspec.convert(schedule.as_dict(), ScheduleForm)
 
 
 # Stored limits
@@ -89,13 +119,22 @@ def _resolved(found: ResolvedLimits) -> ResolvedLimitsReply:
 
 async def _get(asked: Asked, level: LimitLevel) -> StoredLimitsReply:
     found = await aread_level(asked.limiter, level)
-    return StoredLimitsReply(limits=forms_of(found), inherit=found.inherit, version=found.version)
+    return StoredLimitsReply(
+        limits=forms_of(found),
+        inherit=found.inherit,
+        schedule=_schedule_form(found.schedule),
+        version=found.version,
+    )
 
 
 async def _set(asked: Asked, level: LimitLevel, body: LimitsForm) -> StoredLimitsReply:
     limits = limits_of(body.limits) or ()
-    _, effective = await _change(asked, level, StoredLimits(limits, inherit=body.inherit), body)
-    return StoredLimitsReply(limits=forms_of(limits), inherit=body.inherit, effective=effective)
+    schedule = schedule_of(body.schedule, limits)
+    wanted = StoredLimits(limits, inherit=body.inherit, schedule=schedule)
+    _, effective = await _change(asked, level, wanted, body)
+    return StoredLimitsReply(
+        limits=forms_of(limits), inherit=body.inherit, schedule=_schedule_form(schedule), effective=effective
+    )
 
 
 async def _delete(asked: Asked, level: LimitLevel, query: ChangeQuery) -> DeletedReply:
@@ -114,7 +153,11 @@ async def get_system_limits(asked: Asked) -> SystemLimitsReply:
     """The limits of everyone everywhere, and what happens when the store is away."""
     found = await aread_level(asked.limiter, LimitLevel())
     return SystemLimitsReply(
-        limits=forms_of(found), inherit=found.inherit, version=found.version, on_unavailable=found.on_unavailable
+        limits=forms_of(found),
+        inherit=found.inherit,
+        schedule=_schedule_form(found.schedule),
+        version=found.version,
+        on_unavailable=found.on_unavailable,
     )
 
 
@@ -122,10 +165,15 @@ async def get_system_limits(asked: Asked) -> SystemLimitsReply:
 async def set_system_limits(asked: Asked, body: SystemForm) -> SystemLimitsReply:
     """Store the system limits, and the policy for when the store is unavailable."""
     limits = limits_of(body.limits) or ()
-    wanted = StoredLimits(limits, inherit=body.inherit, on_unavailable=body.on_unavailable)
+    schedule = schedule_of(body.schedule, limits)
+    wanted = StoredLimits(limits, inherit=body.inherit, on_unavailable=body.on_unavailable, schedule=schedule)
     _, effective = await _change(asked, LimitLevel(), wanted, body)
     return SystemLimitsReply(
-        limits=forms_of(limits), inherit=body.inherit, on_unavailable=body.on_unavailable, effective=effective
+        limits=forms_of(limits),
+        inherit=body.inherit,
+        schedule=_schedule_form(schedule),
+        on_unavailable=body.on_unavailable,
+        effective=effective,
     )
 
 
@@ -163,7 +211,7 @@ async def delete_resource_limits(asked: Asked, resource: str, query: ChangeQuery
 @operation("GET", "/v1/limits/entities", "read")
 async def list_entities_with_limits(asked: Asked, query: CustomQuery) -> Names:
     """List the entities with their own limits on a resource, or on all resources."""
-    resource = None if query.resource is msgspec.UNSET else query.resource
+    resource = None if query.resource is UNSET else query.resource
     page = await asked.limiter.list_entities_with_custom_limits(resource, limit=query.limit, cursor=read_cursor(query))
     return Names(list(page), cursor_of(page))
 

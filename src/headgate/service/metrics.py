@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 from prometheus_client.utils import floatToGoString
 
-from ..limiter import Outcome, RateLimiter
+from ..limiter import Alert, Outcome, RateLimiter
 from ..metrics.exporter import MeasuredLimiters, Metrics, Record, Values
 from ..metrics.instruments import INSTRUMENTS, Instrument
 from .operations import Asked, operation
 from .shared import Family, Sample, exposition
 from .ui.live import Decided, LiveStats, Settled
+from .webhook import RESULTS
 
 if TYPE_CHECKING:
     from .state import Service
@@ -105,6 +106,11 @@ class NamespaceMetrics(Metrics):
             self.count_noted()
         self._noted_calls.append((requests, seconds, ok))
 
+    def threshold(self, alert: Alert) -> None:
+        super().threshold(alert)
+        if self._service.webhook is not None:
+            self._service.webhook.wake()
+
     def count_noted(self) -> None:
         with self._lock:
             decided = [self._noted.popleft() for _ in range(len(self._noted))]
@@ -119,7 +125,7 @@ class NamespaceMetrics(Metrics):
 
     def families(self) -> list[Family]:
         self.count_noted()
-        return [*self._of_process(), *map(self._family, INSTRUMENTS)]
+        return [*self._of_process(), *self._of_webhook(), *map(self._family, INSTRUMENTS)]
 
     def _family(self, one: Instrument) -> Family:
         name = one.prometheus_name.removesuffix("_total")
@@ -130,6 +136,19 @@ class NamespaceMetrics(Metrics):
             with self._lock:
                 samples = [sample for recorded in self._recorded[one].values() for sample in recorded.samples(name)]
         return Family(name, one.help, one.kind, samples)
+
+    def _of_webhook(self) -> Iterator[Family]:
+        webhook, name = self._service.webhook, "headgate_webhook_requests"
+        if webhook is not None:
+            yield Family(
+                name,
+                "Attempts to deliver an alert to the webhook: delivered, or failed.",
+                "counter",
+                [
+                    Sample(f"{name}_total", (("result", one),), webhook.counts.get((self.limiter.namespace, one), 0))
+                    for one in RESULTS
+                ],
+            )
 
     def _of_process(self) -> Iterator[Family]:
         """The same for all namespaces."""

@@ -18,11 +18,11 @@ MAX_PAGE = 1000
 # The limiter checks these too, with better messages than a pattern gives.
 _ID = {"pattern": f"^[A-Za-z0-9][{ID_CHARACTERS}]*$", "minLength": 1, "maxLength": 256}
 _NAMESPACE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@-]*$", "minLength": 1, "maxLength": 256}
-_RESOURCE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$", "minLength": 1, "maxLength": 256}
+RESOURCE = {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$", "minLength": 1, "maxLength": 256}
 _AMOUNTS = {"propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"}}
 
 EntityId: TypeAlias = Annotated[str, Meta(description="The entity that is limited.", extra_json_schema=_ID)]
-Resource: TypeAlias = Annotated[str, Meta(description="The resource that is used.", extra_json_schema=_RESOURCE)]
+Resource: TypeAlias = Annotated[str, Meta(description="The resource that is used.", extra_json_schema=RESOURCE)]
 NamespaceName: TypeAlias = Annotated[str, Meta(description="The name of a namespace.", extra_json_schema=_NAMESPACE)]
 Number: TypeAlias = int | float
 Amounts: TypeAlias = Annotated[
@@ -35,6 +35,7 @@ Taken: TypeAlias = Annotated[
         extra_json_schema=_AMOUNTS,
     ),
 ]
+Zone: TypeAlias = Annotated[str, Meta(max_length=64, description="Like `Europe/Berlin`; without it, UTC.")]
 Cursor: TypeAlias = Annotated[str, Meta(max_length=4096, description="The `cursor` of the previous page.")]
 Policy: TypeAlias = Annotated[OnUnavailable, Meta(description="What to do when the store is unavailable.")]
 
@@ -44,8 +45,10 @@ class Input(Struct, forbid_unknown_fields=True):
 
 
 class LimitForm(Input, omit_defaults=True):
-    """A limit. For tokens: `capacity`, `refill_amount` and `refill_period_seconds`. For slots: `slots` and
-    `ttl_seconds`."""
+    """A limit. For a bucket: `capacity`, `refill_amount` and `refill_period_seconds`. For slots: `slots` and
+    `ttl_seconds`. For a quota: `amount` and `per` (`hour`, `day`, `week`, `month`, `year`), with `tz`, `at` and `on`;
+    or `amount` and `cron`, with `tz`; or `amount` and `seconds_from_first_use`. `alert_at`: the shares at whose use
+    there is an alert."""
 
     name: str
     capacity: Number | UnsetType = UNSET
@@ -53,6 +56,14 @@ class LimitForm(Input, omit_defaults=True):
     refill_period_seconds: Number | UnsetType = UNSET
     slots: Number | UnsetType = UNSET
     ttl_seconds: Number | UnsetType = UNSET
+    amount: Number | UnsetType = UNSET
+    per: Annotated[str, Meta(max_length=16, description="Like `day`.")] | UnsetType = UNSET
+    tz: Zone | UnsetType = UNSET
+    at: Annotated[str, Meta(max_length=16, description="Like `06:30`; without it, midnight.")] | UnsetType = UNSET
+    on: Number | Annotated[str, Meta(max_length=16, description="Like `monday`, 15 or `04-06`.")] | UnsetType = UNSET
+    cron: Annotated[str, Meta(max_length=256, description="Like `0 6 * * 1-5`.")] | UnsetType = UNSET
+    seconds_from_first_use: Number | UnsetType = UNSET
+    alert_at: Annotated[list[Number], Meta(max_length=16, examples=[[0.8, 1]])] | UnsetType = UNSET
 
 
 Limits: TypeAlias = Annotated[
@@ -60,7 +71,7 @@ Limits: TypeAlias = Annotated[
     Meta(
         min_length=1,
         max_length=64,
-        description="Like `rpm=100/minute burst 150`, or as objects.",
+        description="Like `rpm=100/minute burst 150` or `usd=500/month resets Europe/Berlin`, or as objects.",
         examples=[["rpm=100/minute burst 150"]],
     ),
 ]
@@ -106,7 +117,8 @@ class BatchForm(Input):
 
 
 class Status(Struct):
-    """The status of a limit. `available` is in whole tokens, after the decision."""
+    """The status of a limit. `available` is in whole tokens, after the decision. `resets_at_ms`, of a quota: when it is
+    full again; null: not known."""
 
     entity_id: str
     resource: str
@@ -118,6 +130,7 @@ class Status(Struct):
     requested: Number
     exceeded: bool
     retry_after_seconds: float | None
+    resets_at_ms: int | UnsetType | None = UNSET
 
 
 class Decided(Struct):
@@ -231,11 +244,13 @@ class Available(Struct):
 class UsageQuery(Input):
     entity_id: EntityId
     resource: (
-        Annotated[str, Meta(description="Default: all resources in use.", extra_json_schema=_RESOURCE)] | UnsetType
+        Annotated[str, Meta(description="Default: all resources in use.", extra_json_schema=RESOURCE)] | UnsetType
     ) = UNSET
 
 
 class LimitUsage(Struct):
+    """`resets_at_ms`, of a quota: when it is full again; null: its window begins with the next use."""
+
     resource: str
     limit_name: str
     limit: str
@@ -244,6 +259,7 @@ class LimitUsage(Struct):
     used: Number
     full_in_seconds: float
     blocked_for_seconds: float
+    resets_at_ms: int | UnsetType | None = UNSET
 
 
 class UsageReply(Struct):
@@ -297,91 +313,12 @@ class Entities(Struct):
     corrupt: list[str] | UnsetType = UNSET
 
 
-# Stored limits
-
-
-Preview: TypeAlias = Annotated[bool, Meta(description="Change nothing, and report what the change would do.")]
-
-
-class LimitsForm(Input):
-    """These limits replace all that are stored here. `inherit`: limits with other names come from the next level.
-    `expected_version`: change only if the stored limits have this version."""
-
-    limits: Limits
-    inherit: bool = True
-    preview: Preview = False
-    expected_version: Annotated[float, Meta(ge=0, extra_json_schema={"type": "integer"})] | None = None
-
-
-class ChangeQuery(Input):
-    """`expected_version`: change only if the stored limits have this version."""
-
-    preview: Preview = False
-    expected_version: Annotated[int, Meta(ge=0)] | None = None
-
-
-class SystemForm(LimitsForm):
-    on_unavailable: Policy | None = None
-
-
-Source: TypeAlias = Literal["entity", "entity_default", "resource", "system", "limiter"]
-
-
-class ResolvedLimitsReply(Struct):
-    """The limits that apply. `source`: the most specific level that has any of them. `sources`: the level of each, by
-    limit name. `on_unavailable`: the stored policy for outages."""
-
-    limits: list[LimitForm]
-    source: Source | None
-    sources: dict[str, Source]
-    on_unavailable: OnUnavailable | None
-
-
-class Effective(Struct):
-    """The limits that apply before and after a change, for the entity on the resource. Without a resource: on one that
-    has no limits; without an entity: for one that has no limits."""
-
-    before: ResolvedLimitsReply
-    after: ResolvedLimitsReply
-    dropped: Annotated[
-        dict[str, list[str | None]],
-        Meta(
-            description="Limits that no longer apply, each with the resources concerned; null: all resources without "
-            "their own limits. Consuming one is an error from then on."
-        ),
-    ]
-
-
-class StoredLimitsReply(Struct, kw_only=True):
-    """`version`: of the limits that were read; 0 if there are none. `effective`: the effect of a change."""
-
-    limits: list[LimitForm]
-    inherit: bool
-    version: int | UnsetType = UNSET
-    effective: Effective | UnsetType = UNSET
-
-
-class SystemLimitsReply(StoredLimitsReply, kw_only=True):
-    on_unavailable: OnUnavailable | None
-
-
-class DeletedReply(Struct):
-    deleted: Annotated[bool, Meta(description="false: nothing was stored, or this is a preview.")]
-    effective: Effective
-
-
-class CustomQuery(PageQuery):
-    resource: (
-        Annotated[str, Meta(description="Default: limits on all resources.", extra_json_schema=_RESOURCE)] | UnsetType
-    ) = UNSET
+# The service itself
 
 
 class Names(Struct):
     items: list[str]
     cursor: str | None
-
-
-# The service itself
 
 
 class Health(Struct):

@@ -22,6 +22,7 @@ from ..http.rule_set import STORED
 from ..http.rules_file import RulesFile, load_rules
 from .app import ServiceApp
 from .bounds import MAX_REQUESTS
+from .endpoint import Endpoint
 from .envoy.rules import SECTION, DescriptorRules, read_descriptors
 from .envoy.server import EnvoyServer, start_envoy_server
 from .envoy.servicer import RateLimitServicer
@@ -84,6 +85,8 @@ class ServeSettings:
     idle_timeout: float = IDLE_SECONDS
     max_connections: int = MAX_CONNECTIONS
     workers: int = 1
+    webhook: str | None = field(default=None, repr=False)
+    webhook_secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class ServeFiles:
         given = None if self.stored else settings.rules
         self.rules, self.descriptors = (NO_RULES, DescriptorRules()) if given is None else _read_rules(given)
         self.tokens = None if settings.tokens is None else load_tokens(settings.tokens)
+        self.webhook = None if settings.webhook is None else Endpoint(settings.webhook, settings.webhook_secret)
         self.http = Address.parse(settings.bind, "--bind")
         self.grpc = self._grpc(settings)
         for address in filter(None, (self.http, self.grpc)):
@@ -228,6 +232,7 @@ class _Process:
             workers=settings.workers,
             shared=self._shared,
             secret=None if place is None else place.secret,
+            webhook=files.webhook,
         )
         self._servicer = RateLimitServicer(files.descriptors, self._service.authorize)
         self._app = ServiceApp(self._service, api=settings.api)
@@ -246,6 +251,8 @@ class _Process:
         tasks = [loop.create_task(self._reconcile()), loop.create_task(self._reloader.watch())]
         if self._place is not None:
             tasks += [loop.create_task(self._share()), loop.create_task(self._beat(self._place))]
+        if self._service.webhook is not None:
+            self._service.webhook.start()
         if self._orphaned is not None:
             loop.add_reader(self._orphaned, self._end_alone, self._orphaned)
         try:

@@ -23,6 +23,7 @@ from ..http.rules_file import RulesFile
 from ..http.tiers import Tiers
 from ..limiter import RateLimiter
 from .bounds import MAX_REQUESTS, MAX_WAITING, RequestBound, Waiting
+from .endpoint import Endpoint
 from .metrics import NamespaceMetrics
 from .operations import Asked
 from .problems import ProblemError
@@ -30,6 +31,7 @@ from .reading import Clients, Headers, Receive
 from .shared import LimiterState, SharedFolder, WorkerCounts
 from .tokens import AuthFailures, Door, Token, Tokens
 from .ui.live import LiveStats
+from .webhook import Webhook
 
 log = logging.getLogger("headgate")
 
@@ -67,6 +69,7 @@ class Service:
     `proxies`: addresses and networks whose `X-Forwarded-For` is trusted.
     `workers`: the number of processes of this service; `shared`: what they share, if there are several.
     `secret`: the key of the sessions, the same in all workers.
+    `webhook`: where alerts are sent; `None`: nowhere.
     `dashboard`: whether the dashboard is served; `read_only`: whether it can change anything.
     """
 
@@ -87,6 +90,7 @@ class Service:
         workers: int = 1,
         shared: SharedFolder | None = None,
         secret: bytes | None = None,
+        webhook: Endpoint | None = None,
     ) -> None:
         # A name, so that all limiters of the service share one store: `memory://` is another for each.
         self.url = f"memory://service-{secrets.token_hex(8)}" if url == "memory://" else url
@@ -109,6 +113,7 @@ class Service:
         self._ready = (0.0, False)
         self.waiting = Waiting(max_waiting)
         self.stopping = False
+        self.webhook = None if webhook is None else Webhook(webhook, self._served)
         self.room(namespace)  # raises now if the store cannot be opened
 
     def room(self, namespace: str) -> Room:
@@ -124,6 +129,12 @@ class Service:
                 NamespaceMetrics(limiter, self._metrics_resources, self, live),
             )
         return room
+
+    def _served(self) -> list[RateLimiter]:
+        """The limiters of all namespaces that there are tokens for."""
+        if self.tokens is None:
+            return [self.room(self.namespace).limiter]
+        return [self.room(name).limiter for name in {token.namespace for token in self.tokens.all}]
 
     def counts(self, namespace: str) -> list[WorkerCounts]:
         """The counts of a namespace, of each worker."""
@@ -234,6 +245,8 @@ class Service:
                 log.warning("expired leases in %r could not be swept: %s", namespace, error)
 
     async def close(self) -> None:
+        if self.webhook is not None:
+            await self.webhook.close()
         for room in self._rooms.values():
             await room.limiter.close()
         if self._bound is not None:

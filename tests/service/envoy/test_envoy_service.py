@@ -60,6 +60,24 @@ def test_as_many_as_the_limit_allows(serve: Serve, clock: ManualClock) -> None:
     assert codes(client.ask(ONE)) == [OK, OK]
 
 
+def test_a_quota_is_told_with_its_edge(serve: Serve, clock: ManualClock) -> None:
+    client = serve(DescriptorRule("daily", "edge", {"remote_address": "*"}, "2/day resets 06:30 UTC"))
+    day_ms = 86_400_000
+    left_ms = day_ms - (clock.now_ms() - 23_400_000) % day_ms
+    clock.advance(left_ms / 1000 - 100)
+    looks = descriptor({"remote_address": "10.0.0.1"}, hits_addend={"value": 0})
+    for code, left, asked in [(OK, 2, looks), (OK, 1, ONE), (OK, 0, ONE), (OVER_LIMIT, 0, ONE), (OVER_LIMIT, 0, looks)]:
+        answer = client.ask(asked)
+        (status,) = answer.statuses
+        assert codes(answer) == [code, code]
+        limit = status.current_limit
+        assert (limit.requests_per_unit, limit.unit, limit.name) == (2, UNITS["DAY"], "daily:quota-day")
+        assert (status.limit_remaining, status.duration_until_reset.seconds) == (left, 100)
+    assert headers(answer)["ratelimit"] == '"quota-day";r=0;t=100'
+    clock.advance(100)
+    assert codes(client.ask(ONE)) == [OK, OK]
+
+
 def test_one_refused_descriptor_refuses_all_and_nothing_is_taken(serve: Serve) -> None:
     client = serve(ADDRESS, LOGIN)
     login = descriptor({"path": "/login", "remote_address": "10.0.0.1"})

@@ -29,6 +29,14 @@ def test_a_limit_is_told_per_unit_of_envoy(refill_milli: int, period_ms: int) ->
         ("100/week", (100, "WEEK")),
         ("1/15 minutes", (4, "HOUR")),
         ("1/90 days", (4, "YEAR")),
+        ("1000/day resets 06:30 Europe/Berlin", (1000, "DAY")),
+        ("100/hour resets 00:30 UTC", (100, "HOUR")),
+        ("5/week resets sunday UTC", (5, "WEEK")),
+        ("50/month resets 15 UTC", (50, "MONTH")),
+        ("50/month resets 31 UTC", (50, "MONTH")),
+        ("1/year resets UTC", (1, "YEAR")),
+        ("45/5h from first use", (45, "DAY")),
+        ("9/cron 0 6 * * * resets UTC", (9, "DAY")),
     ],
 )
 def test_limits_are_told_per_unit_if_one_fits(spec: str, told: tuple[int, str]) -> None:

@@ -114,7 +114,7 @@ async def _look_all(
 
 async def _look(limiter: RateLimiter, match: MatchedDescriptor) -> list[LimitStatus]:
     """The statuses of one hit, without taking it."""
-    needed = from_milli(match.cost_milli)
+    needed, now_ms = from_milli(match.cost_milli), limiter.clock.now_ms()
     statuses: list[LimitStatus] = []
     with _unless_blocking(limiter):
         left = await limiter.available(match.entity_id, match.resource, match.limits)
@@ -125,7 +125,8 @@ async def _look(limiter: RateLimiter, match: MatchedDescriptor) -> list[LimitSta
                 wait = await limiter.time_until_available(match.entity_id, match.resource, need, match.limits)
             wait_ms = None if wait is None else round(wait * MILLI)
             whose = (match.entity_id, match.resource, limit.name, limit)
-            statuses.append(LimitStatus(*whose, left[limit.name], needed, wait_ms != 0, wait_ms))
+            resets_ms = None if limit.calendar is None else limit.calendar.window(now_ms).ends_ms - now_ms
+            statuses.append(LimitStatus(*whose, left[limit.name], needed, wait_ms != 0, wait_ms, resets_ms))
     return statuses
 
 

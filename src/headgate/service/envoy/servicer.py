@@ -150,10 +150,11 @@ def per_unit(limit: Limit) -> tuple[int, str]:
 
     If there is none, it is rounded down in the shortest of these units.
     """
-    if limit.is_quota:  # a window of some days is counted in the next longer unit
-        usual_ms = int(limit.refill_period_seconds * MILLI)
-        units = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= usual_ms]
-        return min(limit.capacity_milli // MILLI, _LARGEST), (units or ["YEAR"])[0]
+    if limit.is_quota:  # a window of another length is counted in the next longer unit
+        usual_ms = limit.refill_period_seconds * MILLI
+        units = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= usual_ms] or ["YEAR"]
+        named = limit.calendar.per.upper() if limit.calendar else ""  # months and years differ
+        return min(limit.capacity_milli // MILLI, _LARGEST), named or units[0]
     longer = [unit for unit, unit_ms in UNITS_MS.items() if unit_ms >= limit.period_ms] or ["YEAR"]
     rates = [(divmod(limit.refill_milli * UNITS_MS[unit], limit.period_ms * MILLI), unit) for unit in longer]
     whole = (rate for rate in rates if not rate[0][1] and limit.capacity_milli >= MILLI)
