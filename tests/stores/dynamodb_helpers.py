@@ -91,7 +91,9 @@ def force(store: Any, limit: Limit, amount: int, now_ms: int = START_MS) -> None
 
 def place_of(store: Any, shard: int = 0, namespace: str = "n", entity: str = "e") -> ItemPlace:
     """The item of a shard of `n/e#r`."""
-    return ItemPlace(store._plans.namespaces.known(namespace), entity, "r", shard)
+    namespaces = store._plans.namespaces
+    ns = namespaces.known(namespace) or store._run(namespaces.id_plan(namespace, register=False))  # known for a minute
+    return ItemPlace(ns, entity, "r", shard)
 
 
 def split(store: Any, shard: int = 0, namespace: str = "n") -> int:

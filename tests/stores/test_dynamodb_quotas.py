@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
@@ -24,7 +25,7 @@ from dynamodb_helpers import (
     take_all,
     used,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headgate.core.decide import FORCE, PENALIZE, TAKE, Part, Request
@@ -41,6 +42,7 @@ from local_servers.dynamodb import Engine
 
 HOURLY = Limit.quota("q", 60, "hour")
 DAILY = Limit.quota("q", 60, "day", tz="Europe/Berlin", at="06:30")
+SMALLER = Limit.quota("q", 33.336, "hour", at="00:20")
 FIRST_USE = Limit.quota("q", 60, 600, from_first_use=True)
 RPM = Limit.per_minute("rpm", 60)
 EDGE_MS = START_MS - START_MS % HOUR_MS + HOUR_MS
@@ -327,6 +329,23 @@ def test_a_corrupt_quota_is_found_and_never_passes(url: str, store: Any, attribu
         assert take(another, HOURLY, 60) == (True, 0)
 
 
+@pytest.mark.parametrize("limit", [HOURLY, DAILY, FIRST_USE], ids=["hour", "day", "first use"])
+def test_an_item_is_not_deleted_before_the_edge(store: Any, limit: Limit) -> None:
+    """It would be full again."""
+
+    def left_seconds() -> float:
+        found = store._wire.client().get_item(TableName=store._plans.shards._deliver.table, Key=place_of(store).key)
+        return int(found["Item"]["ttl"]["N"]) - time.time()
+
+    for now_ms in (START_MS, START_MS + 1000, edge_of(limit), edge_of(limit) + 40 * HOUR_MS):
+        take(store, limit, 1, now_ms)
+        needed_seconds = (edge_of(limit, now_ms) - now_ms) / 1000 - (limit is FIRST_USE)
+        assert needed_seconds < left_seconds() < needed_seconds + 25 * 3600
+    now_ms += 1000
+    store.settle([Request(PENALIZE, ("n/e#r",), (Part(0, limit, 0),), block_ms=30 * HOUR_MS)], now_ms)
+    assert left_seconds() > 30 * 3600 - 2
+
+
 # Shards
 
 
@@ -381,17 +400,19 @@ def test_one_that_was_a_bucket_starts_anew_on_all_shards(store: Any) -> None:
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@example(steps=[(0, HOURLY, 45, TAKE), *[(0, SMALLER, 1, TAKE)] * 3], splits=1)  # one shard of the two is in debt
 @given(
-    st.lists(
+    steps=st.lists(
         st.tuples(
             st.sampled_from([0, 0, 1000, HOUR_MS // 2, HOUR_MS]),
-            st.sampled_from([HOURLY, HOURLY, HOURLY, DAILY, Limit.quota("q", 33.336, "hour", at="00:20")]),
-            st.sampled_from([1, 2, 3, 7, 20, 45, -1, -5, -30]),
+            st.sampled_from([HOURLY, HOURLY, HOURLY, DAILY, SMALLER]),
+            st.sampled_from([1, 2, 3, 7, 20, 45]),
+            st.sampled_from([TAKE, TAKE, TAKE, FORCE, -1]),
         ),
         min_size=3,
         max_size=12,
     ),
-    st.integers(1, 3),
+    splits=st.integers(1, 3),
 )
 def test_quotas_that_take_turns_on_shards_keep_what_was_used(store: Any, steps: list[Any], splits: int) -> None:
     """As one item, exactly, and of a shard not more than its last fraction of a millitoken is out of reach."""
@@ -402,9 +423,10 @@ def test_quotas_that_take_turns_on_shards_keep_what_was_used(store: Any, steps: 
         store.settle([request(steps[0][1], 0, FORCE, key)], now_ms)
     for _ in range(splits):
         split(store)
-    for step_ms, limit, amount in steps:
+    for step_ms, limit, amount, mode in steps:
         now_ms += step_ms
-        mode = TAKE if amount > 0 else FORCE
+        if mode == -1:
+            mode, amount = FORCE, -amount
         (answer,) = store.settle([request(limit, amount, mode)], now_ms)
         moved = amount if answer.allowed else 0
         (alone,) = store.settle([request(limit, moved, FORCE, "n/one#r")], now_ms)
@@ -497,6 +519,8 @@ def test_shards_that_were_split_halfway_are_united_with_all_they_have(store: Any
     assert take(store, FIRST_USE, 60) == (True, 0)
     assert shards_of(store) == {0: 1}
     assert available(store, daily) == 60_000
+    found = store._wire.client().get_item(TableName=store._plans.shards._deliver.table, Key=place_of(store).key)
+    assert int(found["Item"]["ttl"]["N"]) > time.time() + 0.4 * 86_400
 
 
 def test_a_part_of_the_smallest_unit_is_lost_when_shards_are_united() -> None:

@@ -98,10 +98,26 @@ class Pool:
     def _charged(self, amount_milli: int, there: list[int]) -> list[int]:
         """All that is there, and an equal share of the debt: a shard without debt would give its tokens away."""
         shares = _of_few(amount_milli, there)
-        debt_milli = amount_milli - sum(shares)
+        return [share + debt for share, debt in zip(shares, self._shared(amount_milli - sum(shares)))]
+
+    def _shared(self, debt_milli: int) -> list[int]:
         debts = [debt_milli // ledger.shards for ledger in self.ledgers]
         debts[0] += debt_milli - sum(debts)
-        return [share + debt for share, debt in zip(shares, debts)]
+        return debts
+
+    def even_out(self, part: Part) -> None:
+        """Under a smaller limit some shards may be in debt. The others may not have tokens to give away then."""
+        there = self._there(self.buckets(part), 0)
+        if not min(there) < 0 <= max(there):
+            return
+        if sum(there) < 0:
+            moves = [has + debt for has, debt in zip(there, self._shared(-sum(there)))]
+        else:
+            paid = _of_few(-sum(has for has in there if has < 0), there)
+            moves = [share if has > 0 else has for has, share in zip(there, paid)]
+        for ledger, milli in zip(self.ledgers, moves):
+            if milli:
+                ledger.move(part, milli)
 
     def _given(self, part: Part, there: list[int]) -> list[int]:
         """To the shards that lack the most, and to none more than it lacks, because a full one would lose it. Debts
@@ -297,6 +313,9 @@ def _pause(turn: int) -> Plan[None]:
 
 
 def _decide(request: Request, pools: Sequence[Pool], *, again: bool) -> Answer:
+    for part in request.parts:
+        if part.limit.is_quota:
+            pools[part.level].even_out(part)
     waits = [None if request.mode is RENEW else pools[part.level].wait_ms(part) for part in request.parts]
     longest = longest_of(waits)
     allowed = request.mode not in (TAKE, RENEW) or (

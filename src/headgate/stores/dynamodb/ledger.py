@@ -261,7 +261,7 @@ class BucketLedger(Ledger):
         total.v += part.amount_milli * unit
         total.consumed_milli += part.amount_milli // self.shards
         total.lowest = min(total.lowest, total.v)
-        if request.mode is TAKE:
+        if request.mode is TAKE or (self.shards > 1 and limit.is_quota and part.amount_milli > 0 and not self.together):
             most = limit.capacity_milli * unit - total.v
             if request.max_wait_ms and not limit.is_quota:
                 most += request.max_wait_ms * limit.refill_milli

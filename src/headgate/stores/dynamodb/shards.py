@@ -81,7 +81,8 @@ class Shards(ItemSource):
         return max(map(fullness, seen.row.states.values()), default=0) if seen else 0
 
     def overflows(self, ledger: Ledger, parts: Sequence[Part]) -> bool:
-        """More is given back than this shard lacks, and another may have room for it.
+        """More is given back than this shard lacks, and another may have room for it. Or more of a quota is charged
+        than this shard has: it would be in debt while others have tokens to give away.
 
         If all are assumed to be full, they are read like empty ones, not too often: otherwise every release of a bucket
         that is hardly used would read all shards.
@@ -89,6 +90,10 @@ class Shards(ItemSource):
         if ledger.shards == 1:
             return False
         assert isinstance(ledger, BucketLedger)
+        for part in parts:
+            left_milli = part.limit.capacity_milli - ledger.missing_milli(part)
+            if part.limit.is_quota and part.amount_milli > 0 and left_milli < part.amount_milli * ledger.shards:
+                return True
         too_much = [part for part in parts if ledger.missing_milli(part) < -part.amount_milli * ledger.shards]
         if not too_much:
             return False
