@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,7 +30,7 @@ Entry: TypeAlias = "tuple[str, Iterable[Limit] | float]"
 _SPAN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|24:00)")
 _DAY_MINUTES = 1440
 _MOST_ENTRIES = 50
-_MOST_MINUTES = 8 * _DAY_MINUTES  # that a run of minutes of a cron expression is followed
+_MOST_MINUTES = _DAY_MINUTES  # that a run of minutes of a cron expression is followed
 _FAR_MS = 8 * 86_400_000
 _LARGEST_FACTOR = 1000
 
@@ -183,7 +184,9 @@ class _Hours:
         raise NotImplementedError
 
 
+@lru_cache(maxsize=1024)
 def _hours(text: str, zone: tzinfo) -> _Hours:
+    """Shared by all schedules that have them: what was found out of a moment is found out once."""
     words = text.split()
     if len(words) == 5:
         return _CronHours(check_cron(text), zone)
@@ -265,24 +268,32 @@ class _CronHours(_Hours):
     def __init__(self, cron: str, zone: tzinfo) -> None:
         self._cron = cron
         self._zone = zone
+        self._asked_ms = 0
+        self._known = (False, 0, 0)
 
     def at(self, now_ms: int) -> tuple[bool, int, int]:
+        if not self._asked_ms <= now_ms < self._known[2]:
+            self._asked_ms, self._known = now_ms, self._at(now_ms)
+        return self._known
+
+    def _at(self, now_ms: int) -> tuple[bool, int, int]:
         minute_ms = now_ms - now_ms % 60_000
         holds = next(self._minutes(minute_ms - 60_000), None) == minute_ms
         if holds:
-            return True, self._run(minute_ms, -60_000), self._run(minute_ms, 60_000) + 60_000
+            first_ms, last_ms = self._run(minute_ms, -60_000), self._run(minute_ms, 60_000)
+            return True, first_ms or 0, minute_ms + _FAR_MS // 8 if last_ms is None else last_ms + 60_000
         following = next(self._minutes(minute_ms), None)
         previous = next(self._minutes(minute_ms, reverse=True), None)
         since_ms = 0 if previous is None else previous + 60_000
         return False, since_ms, now_ms + _FAR_MS if following is None else following
 
-    def _run(self, minute_ms: int, step_ms: int) -> int:
-        """The last minute of the run of matching ones, in one direction."""
+    def _run(self, minute_ms: int, step_ms: int) -> int | None:
+        """The last minute of the run of matching ones, in one direction; None if it is not within a day."""
         for found in islice(self._minutes(minute_ms, reverse=step_ms < 0), _MOST_MINUTES):
             if found != minute_ms + step_ms:
-                break
+                return minute_ms
             minute_ms = found
-        return minute_ms
+        return None
 
     def _minutes(self, since_ms: int, *, reverse: bool = False) -> Iterator[int]:
         from cronsim import CronSim

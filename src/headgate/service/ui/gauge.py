@@ -17,7 +17,7 @@ _LONGEST_MS = 400 * 366 * 86_400_000  # what is later is not known
 _SOON_MS = 7 * 86_400_000  # a schedule looks no farther
 
 
-class Moment(NamedTuple):
+class ResetTime(NamedTuple):
     """`tomorrow, Thu 19 Nov 06:30`, `Europe/Berlin`, `in 9 h`; and the same for machines."""
 
     day: str
@@ -29,21 +29,21 @@ class Moment(NamedTuple):
         return f"{self.day} {self.zone} ({self.left})"
 
 
-def moment_at(at_ms: int, zone: str = UTC, now_ms: int | None = None) -> Moment:
+def moment_at(at_ms: int, zone: str = UTC, now_ms: int | None = None) -> ResetTime:
     now_ms = _now_ms() if now_ms is None else now_ms
     at, today = ((EPOCH + ms * MILLISECOND).astimezone(zone_of(zone)) for ms in (at_ms, now_ms))
     near = {0: "today, ", 1: "tomorrow, "}.get((at.date() - today.date()).days, "")
     year = "" if at.year == today.year else f" {at.year}"
     seconds = abs(at_ms - now_ms) / MILLI
     left = f"in {duration(seconds)}" if at_ms > now_ms else f"{duration(seconds)} ago"
-    return Moment(f"{near}{at:%a} {at.day} {at:%b}{year} {at:%H:%M}", zone, left, at.isoformat(timespec="minutes"))
+    return ResetTime(f"{near}{at:%a} {at.day} {at:%b}{year} {at:%H:%M}", zone, left, at.isoformat(timespec="minutes"))
 
 
-def moment_of(at: datetime) -> Moment:
+def moment_of(at: datetime) -> ResetTime:
     return moment_at(epoch_ms(at))
 
 
-def next_change(schedule: Schedule) -> Moment | None:
+def next_change(schedule: Schedule) -> ResetTime | None:
     """When other limits hold than now; None: not in the next days."""
     now_ms = _now_ms()
     until_ms = schedule.at(now_ms).until_ms
@@ -85,7 +85,7 @@ class Gauge(NamedTuple):
         return min(1.0, max(0.0, self.available / self.limit.capacity))
 
     @property
-    def resets(self) -> Moment | None:
+    def resets(self) -> ResetTime | None:
         """When a quota is full again. None if that is not known, or if no window is open."""
         now_ms = _now_ms()
         if not self.limit.is_quota:
