@@ -183,12 +183,20 @@ def test_signal_handler_that_acquires_never_deadlocks(
     refused: list[str] = []
     with SyncRateLimiter(url) as limiter:
 
+        nested = 0
+
         def handler() -> None:
+            nonlocal nested
+            if nested == 10:  # on a busy machine the timer is faster than what it interrupts
+                return
+            nested += 1
             try:
                 outcomes.append(bool(limiter.try_acquire("e", "r", {"x": 1}, [LIMIT])))
             except RateLimiterUnavailable as error:
                 outcomes.append(False)
                 refused.append(str(error))
+            finally:
+                nested -= 1
 
         threads = [threading.Thread(target=_hammer, args=(limiter, 50)) for _ in range(2)]
         alarm(handler)

@@ -140,4 +140,4 @@ def check_the_file(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA application_id").fetchone() == (int.from_bytes(b"HGat", "big"),)
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
