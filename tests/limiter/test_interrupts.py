@@ -182,7 +182,6 @@ def test_signal_handler_that_acquires_never_deadlocks(
     outcomes: list[bool] = []
     refused: list[str] = []
     with SyncRateLimiter(url) as limiter:
-
         nested = 0
 
         def handler() -> None:
