@@ -76,7 +76,14 @@ OLDER_SLOTS = """
     ) WITHOUT ROWID;
     CREATE INDEX slots_expiring ON slots (expires_at_ms);
 """
-IN_OLDER_FORMATS = {1: OLDER_BUCKETS, 2: OLDER_BUCKETS + OLDER_SLOTS}
+OLDER_USAGE = """
+    ALTER TABLE buckets ADD COLUMN used_milli INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE usage (
+        key TEXT NOT NULL, limit_name TEXT NOT NULL, hour INTEGER NOT NULL, used_milli INTEGER NOT NULL,
+        PRIMARY KEY (key, limit_name, hour)
+    ) WITHOUT ROWID;
+"""
+IN_OLDER_FORMATS = {1: OLDER_BUCKETS, 2: OLDER_BUCKETS + OLDER_SLOTS, 3: OLDER_BUCKETS + OLDER_SLOTS + OLDER_USAGE}
 
 
 @pytest.mark.parametrize("older", IN_OLDER_FORMATS)

@@ -215,3 +215,15 @@ class QuotaConformance(Conformance):
         limiter.adjust("e", "r", {"daily": 10, "messages": 45, "rpm": 60}, limits)
         lease.rollback()
         assert limiter.available("e", "r", limits) == {"daily": 0, "messages": 0, "rpm": 4}
+
+    def test_calls_at_once_on_the_last_dollar_admit_not_a_cent_more(self, limiter: Any) -> None:
+        limiter.create_entity("team")
+        limiter.create_entity("ann", parent_id="team", cascade=True)
+        limiter.set_limits("team", [Limit.quota("usd", 500, "month", tz="Europe/Berlin")])
+        limiter.set_limits("ann", [Limit.quota("usd", 40, "day", tz="Europe/Berlin")])
+        limiter.adjust("team", "llm", {"usd": 499})
+        decisions = limiter.together([("try_acquire", ("ann", "llm", {"usd": 0.03}))] * 64)
+        assert sum(decision.allowed for decision in decisions) == 33
+        assert limiter.available("team", "llm") == {"usd": 0}
+        assert not limiter.try_acquire("ann", "llm", {"usd": 0.011})
+        assert limiter.try_acquire("ann", "llm", {"usd": 0.01})
