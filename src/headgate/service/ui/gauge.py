@@ -67,11 +67,7 @@ class Gauge(NamedTuple):
 
     @property
     def used(self) -> int | float:
-        bucket = self.bucket
-        if bucket is None:
-            return 0
-        used: int | float = getattr(bucket, "used", bucket.limit.capacity - bucket.available)
-        return used
+        return 0 if self.bucket is None else self.bucket.used
 
     @property
     def available(self) -> int | float:

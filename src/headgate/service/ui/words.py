@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from ...core.errors import EntityExists, EntityNotFound, HeadgateError, RateLimiterUnavailable, VersionConflict
 from ...core.limit import Limit
 from ...limiter import ResolvedLimits
-from .hours import spelled
 
 DONE = {
     "limits": "The limits are stored. They apply here at once, and in other processes within a minute.",
@@ -200,22 +199,8 @@ def field_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | N
 def _flat(value: Mapping[str, Any] | None, before: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, inner in (value or {}).items():
-        if name == "schedule" and isinstance(inner, Mapping):
-            found |= _hours(inner)
-        elif isinstance(inner, Mapping) and inner:
+        if isinstance(inner, Mapping) and inner:
             found |= _flat(inner, "" if name == "limits" else f"{before}{name} ")
         elif inner not in (None, {}, [], ""):
             found[f"{before}{name}".strip() or "default"] = inner if isinstance(inner, str) else json.dumps(inner)
     return found
-
-
-def _hours(schedule: Mapping[str, Any]) -> dict[str, str]:
-    """The entries of a stored schedule, and its time zone."""
-    try:
-        entries = {
-            one["hours"]: spelled(one["factor"] if "factor" in one else map(Limit.from_dict, one["limits"]))
-            for one in schedule["entries"]
-        }
-        return {**entries, "time zone": str(schedule["tz"])}
-    except (HeadgateError, LookupError, TypeError):  # of a zone that is not known on this machine
-        return {"schedule": json.dumps(schedule)}

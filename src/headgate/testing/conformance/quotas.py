@@ -77,7 +77,13 @@ class QuotaConformance(Conformance):
         limiter.acquire("own", "r", {"daily": 2}).__enter__()
         edge_ms, over_ms = _edge_ms(daily, clock.now_ms()), clock.now_ms() + 5 * 3_600_000
         clock.advance(1)
-        found = {(one.entity_id, one.limit.name): one for one in limiter.list_buckets("r")}
+        listed, cursor = list[Any](), None
+        while True:
+            page = limiter.list_buckets("r", cursor=cursor)
+            listed, cursor = [*listed, *page], page.cursor
+            if cursor is None:
+                break
+        found = {(one.entity_id, one.limit.name): one for one in listed}
         month_ms = Calendar.every("month").window(clock.now_ms()).ends_ms
         shown = {place: (one.used, one.available, one.resets_at_ms, one.limit.spelled) for place, one in found.items()}
         assert shown == {
