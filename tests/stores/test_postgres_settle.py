@@ -89,6 +89,8 @@ class Reference:
             if known := without_unknown_calendar(state, part, now_ms):
                 hidden.append((state, state.limit, known))
                 state.limit = known
+            if isinstance(state, Quota):
+                state.settle(now_ms)  # one whose calendar was hidden before begins its window, even at the same moment
         answer = decide(request, states, now_ms)
         for state, limit, known in hidden:
             if state.limit is known:
