@@ -235,3 +235,29 @@ def test_what_is_about_to_be_given_back_is_not_withdrawn() -> None:
 
     asyncio.run(main())
     assert sent == [1, -1]
+
+
+def test_a_store_that_takes_no_second_batch_is_not_asked_for_every_caller() -> None:
+    async def scenario() -> int:
+        asked: list[int] = []
+        landings: list[tuple[Sequence[Request], Landed]] = []
+
+        def start(batch: Sequence[Request], landed: Landed) -> bool:
+            asked.append(len(batch))
+            if not landings:
+                landings.append((batch, landed))
+                return True
+            return False
+
+        async def settle(batch: Sequence[Request]) -> list[Answer]:
+            return [Answer(True, 0, ((0, 0),)) for _ in batch]
+
+        coalescer = TaskCoalescer(settle, together=True, start=start)
+        futures = [coalescer.submit(take(1)) for _ in range(500)]
+        await asyncio.sleep(0)
+        ((batch, landed),) = landings
+        landed([Answer(True, 0, ((0, 0),)) for _ in batch], None)
+        await asyncio.gather(*futures)
+        return len(asked)
+
+    assert asyncio.run(scenario()) < 10

@@ -58,6 +58,7 @@ class TaskCoalescer:
         self._started: dict[int, Asked] = {}  # batches in progress that no task waits for
         self._tasks: dict[asyncio.Task[None], Asked] = {}  # the others
         self._half = 1  # so many leave at once
+        self._declined = False  # the store takes no second batch before the first has landed
         self._woken = 0  # callers answered in this turn of the loop, who will ask again
         self._next_landing: asyncio.Future[None] | None = None
 
@@ -137,7 +138,10 @@ class TaskCoalescer:
             return
         if self._tasks:  # one that was interrupted may not have said that it ended
             self._tasks = {task: aboard for task, aboard in self._tasks.items() if not task.done()}
-        if len(self._started) < MOST_FLIGHTS and not self._tasks and not self._sent(loop) and not self._started:
+        if len(self._started) == MOST_FLIGHTS or self._tasks or self._declined or self._sent(loop):
+            return
+        self._declined = bool(self._started)
+        if not self._started:
             self._launch(loop)
 
     def _sent(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -169,6 +173,7 @@ class TaskCoalescer:
         # Half of all callers: those of this batch will ask again.
         self._half = (self._woken + sum(map(len, self._started.values())) + len(self._queue) + 1) // 2
         self._woken += len(batch)
+        self._declined = False
         del self._started[id(batch)]
         try:
             if rest is not None:
