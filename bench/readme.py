@@ -87,7 +87,7 @@ def _on_redis(best: dict[str, dict[str, float]], sizes: dict[str, float]) -> lis
         rows.append((name, min(us for row, us in spread.items() if row.startswith(start))))
     return [
         _table("on one Redis server, 64 tasks, a key each", rows),
-        f"On one hot key the 64 tasks are {_ahead(hot):.0f}x as fast as with the fastest of the others; 16 threads are "
+        f"On one hot key the 64 tasks are {_ahead(hot):.1f}x as fast as with the fastest of the others; 16 threads are "
         f"{_ahead(threads):.1f}x as fast.\n"
         f"A lone task takes {task[OURS] / task[EVALSHA]:.2f}x the time of a bare `EVALSHA`, a lone thread "
         f"{thread[OURS] / thread[EVALSHA]:.2f}x.\n"
