@@ -69,9 +69,7 @@ class Redis:
     looks_every = 5
     histories = 20
     sequences = 20
-    scenarios_every = quota_scenarios_every = (
-        4  # memory and SQLite play them all, and the script is held to core by a property
-    )
+    scenarios_every = 4  # memory and SQLite play them all, and the script is held to core by a property
 
     @pytest.fixture
     def url(self, redis_server: RedisServer) -> str:

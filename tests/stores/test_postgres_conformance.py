@@ -17,7 +17,6 @@ class Postgres:
 
     settings: ClassVar[dict[str, Any]] = {"store_timeout": 5.0}  # what a server on a busy machine may take
     scenarios_every = 6
-    quota_scenarios_every = 4
     histories = 10
     sequences = 15
     turns = 200
