@@ -165,7 +165,7 @@ def _checked_on(per: str, on: Any) -> str | int | None:
 def zone_of(tz: str) -> tzinfo:
     if tz == UTC:
         return timezone.utc  # also where there is no zone database
-    from zoneinfo import ZoneInfo  # only those who name a zone need its database
+    from zoneinfo import ZoneInfo  # imported only when a zone is named
 
     try:
         return ZoneInfo(tz)

@@ -30,7 +30,7 @@ def checked(record: Record) -> Record:
     except _Wrong as wrong:
         return replace(record, flaw=str(wrong))
     except NoCalendar:
-        pass  # that is no fault of the record: whoever needs its limits is told
+        pass  # the record is sound; using its limits raises the error
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # ValidationError, of a limit, is a ValueError
         missing = isinstance(error, KeyError)
         return replace(record, flaw=f"it lacks {error}" if missing else f"its value cannot be read ({error})")

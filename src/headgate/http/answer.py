@@ -113,7 +113,7 @@ def ms_until_reset(status: LimitStatus) -> int | None:
 
 
 def _reset_at_ms(status: LimitStatus, clock: Clock) -> int | None:
-    """The edge of a quota is told as it is: since the decision, some time has passed."""
+    """For a quota, until its edge as seen now: some time has passed since the decision."""
     ms = ms_until_reset(status)
     if ms is None:
         return None

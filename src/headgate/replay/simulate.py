@@ -157,7 +157,7 @@ def replay(
 
 
 def _without_alerts(declaration: Declaration) -> Declaration:
-    """Nobody is to be told of what would have been used."""
+    """A replay sends no alerts."""
     return replace(
         declaration,
         system=None if declaration.system is None else _silent_level(declaration.system),

@@ -90,7 +90,7 @@ class Stream:
         return self.slice is None and not self.filling and not 0 <= now - self._last <= span
 
     def note(self, parts: Parts, now: float, span: float) -> None:
-        """A request has come, whoever answers it."""
+        """Count a request, whether it is decided here or by the store."""
         if not 0 <= now - self._last <= span:
             self._asked, self._before, self._since = [0] * len(parts), [0] * len(parts), now
         elif now - self._since >= span:

@@ -84,7 +84,7 @@ def tell_plan(engine: Engine, crossed: Sequence[Crossing]) -> Plan[None]:
             alert = yield from _write_plan(engine, crossing)
         except HeadgateError as error:
             # Twice is better than not at all.
-            log.warning("an alert could not be written, and is told all the same: %s", error)
+            log.warning("an alert could not be stored, so it is reported as an event only: %s", error)
             alert = _alert(crossing, engine.clock.now_ms())
         if alert is not None:
             engine.observers.threshold(alert)

@@ -232,7 +232,7 @@ class _AsyncPool(LoopBound):
         self._pipeline: LibpqPipeline | None = None
 
     def may_start(self) -> bool:
-        """Whether there may be a pipeline. Whoever waits for a connection goes first."""
+        """Whether there may be a pipeline. Calls that wait for a connection go first."""
         ours = self._loop is not None and asyncio.get_running_loop() is self._loop
         return ours and not self._queue and (self._pipeline is not None or bool(self._resting))
 
